@@ -1,0 +1,48 @@
+"""stayfinite keeps PyTorch training runs finite.
+
+The public names are loaded when first used: `import stayfinite` never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from stayfinite.findings import Finding, Incident, Severity
+    from stayfinite.guard import Guard, StepResult
+    from stayfinite.recover import Policy, RunStopped
+
+_HOME = {
+    "Finding": "stayfinite.findings",
+    "Incident": "stayfinite.findings",
+    "Severity": "stayfinite.findings",
+    "Guard": "stayfinite.guard",
+    "StepResult": "stayfinite.guard",
+    "Policy": "stayfinite.recover",
+    "RunStopped": "stayfinite.recover",
+}
+
+__all__ = ["Finding", "Guard", "Incident", "Policy", "RunStopped", "Severity", "StepResult", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'stayfinite' has no attribute {name!r}")
+    try:
+        module = importlib.import_module(_HOME[name])
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"stayfinite.{name} needs PyTorch, which is not installed here. "
+            "Install it with: pip install 'stayfinite[torch]'",
+            name="torch",
+        ) from missing
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

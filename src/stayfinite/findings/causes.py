@@ -1,0 +1,48 @@
+"""The names of the causes of numerical failure. A finding's `cause` is one of these."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CAUSES: Final[dict[str, str]] = {
+    "DATA_NONFINITE": "a batch holds NaN or Inf",
+    "DATA_SCALE": "the inputs are orders of magnitude too large",
+    "PREPROC_ZERO_RANGE": "a constant sample was divided by its own range or deviation",
+    "LABEL_INVALID": "a label or box lies outside its legal range",
+    "BAD_BATCH_SPIKE": "one batch makes loss and gradient norm jump",
+    "LOG_DOMAIN": "the logarithm of zero or less",
+    "EXP_OVERFLOW": "an exponential beyond the range of its dtype",
+    "EMPTY_REDUCTION": "a mean or quotient over nothing",
+    "TOO_FEW_SAMPLES": "a deviation or variance of a single sample",
+    "ATTN_FULLY_MASKED": "a softmax row in which everything is masked",
+    "MASK_VALUE": "an additive mask that overflowed or has the wrong sign",
+    "INF_TIMES_ZERO": "an infinite or NaN value multiplied by zero",
+    "CTC_INFEASIBLE": "fewer frames than the labels and their repeats need",
+    "DOMAIN_VIOLATION": "a root of a negative number",
+    "NORMALIZE_ZERO_VECTOR": "a vector of norm zero was normalised",
+    "DIST_PARAM": "a scale or variance that is zero, negative or collapsing",
+    "UNINITIALIZED_MEMORY": "a parameter or buffer that nobody initialised",
+    "SQRT_POW_GRAD_AT_ZERO": "the gradient of a root or power at zero",
+    "WHERE_UNSAFE_BRANCH": "a bad value hidden in the forward that returns in the gradient",
+    "INVTRIG_BOUNDARY": "an inverse function at the edge of its domain",
+    "LINALG_DEGENERATE": "a decomposition at repeated or zero singular values",
+    "FP16_OVERFLOW": "a value beyond 65504 in float16",
+    "EPS_UNDERFLOW": "an eps that is zero in its dtype",
+    "PURE_LOWP_OPTIMIZER": "an optimizer that works in half precision without a master copy",
+    "BF16_PRECISION": "updates or integers lost to rounding in half precision",
+    "SCALER_MISUSE": "loss scaling in the wrong order or place",
+    "LOSS_SCALE_COLLAPSE": "a loss scale that keeps halving",
+    "LR_DIVERGENCE": "a learning rate at which the run diverges",
+    "CLIP_NONFINITE": "clipping by a norm that is not finite",
+    "STATE_POISONED": "moments, buffers or averages that hold NaN or Inf",
+    "OPTIMIZER_ZERO_DIV": "an optimizer that divides by zero",
+    "CONFIG_MISTAKE": "a setting that does not do what it says",
+    "RESUME_LR": "a learning rate that changed on resume",
+    "RESUME_STATE_MISSING": "state that was not restored on resume",
+    "CHECKPOINT_CORRUPT": "a checkpoint that is damaged or not finite",
+    "BLIND_GUARD": "a check that cannot fire",
+    "SECONDARY_ERROR": "an error message far from the value that caused it",
+    "DIST_DESYNC": "ranks that decide differently",
+    "LIB_REGRESSION": "a defect of one version or backend",
+    "HARDWARE_KERNEL": "a result that does not repeat on the same inputs",
+}

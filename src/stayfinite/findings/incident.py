@@ -1,0 +1,168 @@
+"""Incident: one failing step, as incident.json holds it. The keys are a contract: programs read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stayfinite.findings.finding import Finding
+from stayfinite.findings.jsonable import Json, as_float, jsonable
+
+SCHEMA = 1
+
+PHASES = ("forward", "backward", "optimizer", "data", "state")
+TRIGGERS = ("loss", "gradient", "parameter", "spike", "exception")
+ACTIONS = ("skip", "rollback", "lower-lr", "stop", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSummary:
+    """A tensor in a few numbers: its finite range, and how many zeros, NaN and Inf it holds."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    min: float | None = None
+    max: float | None = None
+    zeros: int = 0
+    nan: int = 0
+    inf: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "min": jsonable(self.min),
+            "max": jsonable(self.max),
+            "zeros": self.zeros,
+            "nan": self.nan,
+            "inf": self.inf,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TensorSummary:
+        return cls(
+            name=data["name"],
+            shape=tuple(data["shape"]),
+            dtype=data["dtype"],
+            min=as_float(data["min"]),
+            max=as_float(data["max"]),
+            zeros=data["zeros"],
+            nan=data["nan"],
+            inf=data["inf"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """The operation whose output is bad although its inputs do not explain it."""
+
+    op: str
+    call: str
+    file: str | None
+    line: int | None
+    source: str | None
+    function: str | None
+    module: str | None
+    kind: str
+    nan: int
+    inf: int
+    numel: int
+    first_index: tuple[int, ...]
+    dtype: str
+    samples: tuple[int, ...] = ()
+    inputs: tuple[TensorSummary, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "op": self.op,
+            "call": self.call,
+            "file": self.file,
+            "line": self.line,
+            "source": self.source,
+            "function": self.function,
+            "module": self.module,
+            "kind": self.kind,
+            "nan": self.nan,
+            "inf": self.inf,
+            "numel": self.numel,
+            "first_index": list(self.first_index),
+            "dtype": self.dtype,
+            "samples": list(self.samples),
+            "inputs": [tensor.to_json() for tensor in self.inputs],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Birth:
+        plain = {key: data[key] for key in cls.__slots__ if key not in ("first_index", "samples", "inputs")}
+        return cls(
+            **plain,
+            first_index=tuple(data["first_index"]),
+            samples=tuple(data["samples"]),
+            inputs=tuple(TensorSummary.from_json(item) for item in data["inputs"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """One operation on the way from the birth to the loss or the gradient."""
+
+    op: str
+    file: str | None
+    line: int | None
+    module: str | None
+
+    def to_json(self) -> dict[str, Json]:
+        return {"op": self.op, "file": self.file, "line": self.line, "module": self.module}
+
+
+@dataclass(slots=True)
+class Incident:
+    """What happened at one step, where it began, why, and what was done about it."""
+
+    step: int
+    phase: str
+    trigger: str
+    reproduced: bool = False
+    birth: Birth | None = None
+    path: list[PathStep] = field(default_factory=list)
+    history: list[dict[str, Json]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    action: str = "none"
+    environment: dict[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "schema": SCHEMA,
+            "step": self.step,
+            "phase": self.phase,
+            "trigger": self.trigger,
+            "reproduced": self.reproduced,
+            "birth": self.birth.to_json() if self.birth else None,
+            "path": [step.to_json() for step in self.path],
+            "history": jsonable(self.history),
+            "findings": [finding.to_json() for finding in self.findings],
+            "action": self.action,
+            "environment": jsonable(self.environment),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Incident:
+        if data.get("schema") != SCHEMA:
+            raise ValueError(
+                f"this incident has schema {data.get('schema')!r}; this version of stayfinite reads {SCHEMA}"
+            )
+        return cls(
+            step=data["step"],
+            phase=data["phase"],
+            trigger=data["trigger"],
+            reproduced=data["reproduced"],
+            birth=Birth.from_json(data["birth"]) if data["birth"] else None,
+            path=[PathStep(**step) for step in data["path"]],
+            history=list(data["history"]),
+            findings=[Finding.from_json(item) for item in data["findings"]],
+            action=data["action"],
+            environment=dict(data["environment"]),
+        )

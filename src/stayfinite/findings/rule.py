@@ -1,0 +1,132 @@
+"""Rule: one file, one code. Found by walking the package `stayfinite.rules`; nothing is registered."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+from stayfinite.findings.causes import CAUSES
+from stayfinite.findings.finding import Finding, Proof, Severity
+
+Subject = TypeVar("Subject")
+
+FAMILIES = {
+    "NUM": "numerics of a step",
+    "STA": "state: optimizer, buffers, averages, scaler, scheduler",
+    "CKP": "checkpoints",
+    "CFG": "configuration",
+    "SRC": "source",
+    "DAT": "data",
+    "LOG": "logs",
+    "DST": "distributed",
+    "RUN": "the run as a whole",
+}
+
+
+class Rule(ABC, Generic[Subject]):
+    """Subclass it as `class MyRule(Rule[SomeSubject])`; the docstring is the rule's page."""
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    cause: ClassVar[str]
+    severity: ClassVar[Severity]
+
+    @abstractmethod
+    def check(self, subject: Subject) -> Iterator[Finding]:
+        """Yield a finding for each place where the evidence shows the bad pattern."""
+
+    def finding(
+        self,
+        message: str,
+        *,
+        fix: str,
+        evidence: Mapping[str, Any],
+        file: str | None = None,
+        line: int | None = None,
+        confidence: float = 1.0,
+        severity: Severity | None = None,
+        cause: str | None = None,
+        proof: Proof | None = None,
+    ) -> Finding:
+        """A finding of this rule."""
+        return Finding(
+            code=self.code,
+            name=self.name,
+            cause=cause or self.cause,
+            severity=severity or self.severity,
+            message=message,
+            fix=fix,
+            confidence=confidence,
+            file=file,
+            line=line,
+            evidence=evidence,
+            proof=proof,
+        )
+
+    @classmethod
+    def page(cls) -> str:
+        """The rule's own documentation."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def summary(cls) -> str:
+        """The first sentence of the page."""
+        return cls.page().split("\n\n", 1)[0].replace("\n", " ")
+
+    @classmethod
+    def section(cls, title: str) -> str | None:
+        """The text under one heading of the page, for example "The popular fix that does not work"."""
+        _, found, rest = cls.page().partition(f"## {title}\n")
+        return rest.partition("\n## ")[0].strip() if found else None
+
+    @classmethod
+    def subject_type(cls) -> type:
+        """What kind of thing the rule examines, read from `Rule[...]`."""
+        for base in getattr(cls, "__orig_bases__", ()):
+            arguments = get_args(base)
+            if arguments and isinstance(arguments[0], type):
+                return arguments[0]
+        raise TypeError(f"{cls.__name__} must say what it examines: class {cls.__name__}(Rule[SomeSubject])")
+
+
+@cache
+def all_rules() -> tuple[Rule[Any], ...]:
+    """Every rule of the package, ordered by code."""
+    package = importlib.import_module("stayfinite.rules")
+    found: dict[str, Rule[Any]] = {}
+    for info in pkgutil.walk_packages(package.__path__, prefix=package.__name__ + "."):
+        module = importlib.import_module(info.name)
+        for member in vars(module).values():
+            if (
+                inspect.isclass(member)
+                and issubclass(member, Rule)
+                and member.__module__ == module.__name__
+                and not inspect.isabstract(member)
+            ):
+                rule = member()
+                if rule.code in found:
+                    raise RuntimeError(f"two rules have the code {rule.code}: {found[rule.code]} and {rule}")
+                if rule.cause not in CAUSES:
+                    raise RuntimeError(f"rule {rule.code} names an unknown cause: {rule.cause}")
+                found[rule.code] = rule
+    return tuple(found[code] for code in sorted(found))
+
+
+def find_rule(code_or_name: str) -> Rule[Any] | None:
+    """The rule with this code ("STA001", any case) or name ("eps-zero-in-dtype")."""
+    wanted = code_or_name.strip().lower()
+    return next((rule for rule in all_rules() if wanted in (rule.code.lower(), rule.name)), None)
+
+
+def examine(subject: object, only: Collection[str] | None = None) -> list[Finding]:
+    """Run every rule written for this kind of subject (or only those with the given codes)."""
+    findings: list[Finding] = []
+    for rule in all_rules():
+        if isinstance(subject, rule.subject_type()) and (only is None or rule.code in only):
+            findings.extend(rule.check(subject))
+    return findings

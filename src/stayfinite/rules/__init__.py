@@ -1,0 +1,1 @@
+"""One file, one rule, one permanent code; found by walking this package."""

@@ -1,0 +1,1 @@
+"""Rules of family STA: the state a training run starts from and carries along."""
