@@ -1,4 +1,4 @@
-"""Finds the first op of a training run that makes a NaN or Inf out of finite inputs, and the phase it happens in."""
+"""Finds the first op of a training run that makes a NaN or Inf out of finite inputs, and its phase."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def is_bad(values: object) -> bool:
     return any(not bool(torch.isfinite(t).all()) for t in tensors if t.numel())
 
 
-class FirstNonFinite(TorchDispatchMode):
+class FirstNonFinite(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Remembers the first birth; ops that read uninitialised memory (`empty`) are no births."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.birth: Birth | None = None
         self.in_optimizer = False
 
@@ -42,7 +42,7 @@ class FirstNonFinite(TorchDispatchMode):
         clean = not is_bad((args, kwargs))
         out = func(*args, **kwargs)
         if clean and is_bad(out):
-            node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+            node = torch._C._current_autograd_node()
             phase = "optimizer" if self.in_optimizer else "backward" if node is not None else "forward"
             self.birth = Birth(str(func), phase, node.name() if node is not None else "")
         return out

@@ -1,4 +1,4 @@
-"""Loads the modules of one example in isolation: every example has its own model.py, loss.py, data.py and train.py."""
+"""Loads the modules of one example in isolation: each has its own model.py, loss.py, data.py, train.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN_MODULES = ("model", "loss", "data", "train")
 
 @cache
 def load_example(name: str) -> SimpleNamespace:
-    """Import examples/<name> and return its modules: .model .loss .data .train, any other module of it, and .folder.
+    """Import examples/<name>: .model .loss .data .train, any other module they import, and .folder.
 
     The modules leave `sys.modules` again, so that the next example can bring its own `model`.
     An example must therefore import its own modules at the top of a file, not inside a function.
@@ -31,7 +31,9 @@ def load_example(name: str) -> SimpleNamespace:
         importlib.invalidate_caches()
         for module in OWN_MODULES:
             importlib.import_module(module)
-        own: dict[str, ModuleType] = {module: sys.modules[module] for module in local if module in sys.modules}
+        own: dict[str, ModuleType] = {
+            module: sys.modules[module] for module in local if module in sys.modules
+        }
     finally:
         sys.path.remove(str(folder))
         for module in local:
