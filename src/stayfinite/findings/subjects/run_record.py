@@ -1,0 +1,159 @@
+"""What a run did up to a point: steps, optimizers, scalers, schedulers, clips, loads. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's script."""
+
+    file: str | None = None
+    line: int | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of the history; None where it was not seen. Steps count optimizer steps from 0."""
+
+    step: int
+    loss: float | None = None
+    grad_norm: float | None = None  # before clipping, unscaled where a GradScaler is used
+    lr: float | None = None
+    scale: float | None = None  # the loss scale
+    update_ratio: float | None = None  # norm of the update / norm of the weights
+    input_absmax: float | None = None  # largest magnitude in the batch
+    applied: bool = True  # False when a GradScaler or a guard skipped it
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """An optimizer, as its param groups say."""
+
+    kind: str  # "AdamW"
+    lr: float
+    eps: float | None
+    eps_in_dtype: float | None  # the eps as the dtype of the state holds it: 0.0 for 1e-8 in float16
+    param_dtypes: tuple[str, ...]
+    state_dtypes: tuple[str, ...]
+    steps: int  # how often it stepped
+    betas: tuple[float, ...] = ()
+    weight_decay: float = 0.0
+    created: Place = Place()
+    stepped: Place = Place()  # the line of the last step()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAudit:
+    """What a step changed in the low-precision parameters of one optimizer (audited on some steps)."""
+
+    step: int
+    dtype: str
+    elements: int  # with a non-zero gradient
+    unchanged: int  # of these, bit for bit the same after the step
+    audited_steps: int = 1  # steps audited up to now
+    frozen_steps: int = 0  # of these, steps in which nothing at all changed
+    place: Place = Place()  # the line of the step
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerFacts:
+    """A GradScaler over its life."""
+
+    init_scale: float
+    scale: float  # now
+    loaded: bool  # load_state_dict was called on it
+    steps: int
+    skipped: int  # steps refused because of non-finite gradients
+    skipped_first: int  # of the first ten steps
+    streak: int  # refused in a row, up to now
+    forward_bad: int  # of the skipped steps, those whose loss itself was not finite
+    scheduler_stepped_on_skip: int
+    created: Place = Place()
+    earlier_scale: float | None = None  # the scale of an older scaler of this run when this one was made
+
+
+@dataclass(frozen=True, slots=True)
+class ClipCall:
+    """Calls of clip_grad_norm_ (or clip_grad_value_) at one line."""
+
+    place: Place
+    max_norm: float
+    calls: int
+    norm: float | None  # the last norm it saw, before clipping
+    norm_finite: bool
+    nonfinite_norms: int
+    mixed: bool  # some gradients finite, some not, when the norm was not finite
+    scaled: bool  # the gradients still held a loss scale (clip before unscale_)
+    scale: float | None
+    error_if_nonfinite: bool = False
+    raised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEvent:
+    """load_state_dict of a model, optimizer, scheduler or scaler."""
+
+    kind: str  # "module", "optimizer", "scheduler", "scaler"
+    place: Place
+    step: int
+    lr_before: float | None = None  # what the script had asked for
+    lr_after: float | None = None  # what the state brought
+    lr_used: float | None = None  # what the next step (or the end of the script) really had
+    missing: tuple[str, ...] = ()  # keys not in the file
+    nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
+    moments_missing: bool = False  # an optimizer state without moments though steps were taken
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFacts:
+    """A learning-rate scheduler and the rates it set."""
+
+    kind: str  # "LambdaLR"
+    start_epoch: int  # last_epoch when it was made: > 0 means it resumes
+    steps: int
+    lrs: tuple[float, ...]  # the rate after each step, thinned to at most 64
+    rising: bool  # the rate rose at every step seen
+    rose_after_fall: bool  # fell (or started low on resume), then rose for good, without a restart schedule
+    total_steps: int | None = None  # of OneCycleLR and CosineAnnealingLR
+    created: Place = Place()
+    stepped: Place = Place()
+    before_optimizer: bool = False  # stepped before the first optimizer step
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A tensor of the training state that is not finite (or never was written)."""
+
+    owner: str  # "parameter", "buffer", "optimizer state", "average" (EMA, teacher), "gradient"
+    name: str  # "bn.running_mean", "head.weight.exp_avg_sq"
+    nan: int
+    inf: int
+    numel: int
+    step: int | None = None  # when it was first seen
+    place: Place = Place()  # the line that wrote it, when traced
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A bad number that the script compared: `loss > 100` is False for NaN."""
+
+    op: str  # "gt"
+    place: Place
+    result: bool
+    value: float  # the bad number
+    threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFacts:
+    """Gradients after the last backward pass."""
+
+    name: str
+    absmax: float | None
+    zero: bool  # exactly zero throughout
+    missing: bool  # requires grad, is in an optimizer, has no gradient
+    nan: int = 0
+    inf: int = 0
