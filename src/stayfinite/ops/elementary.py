@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 
-def _edge_slope(dtype: torch.dtype, slope_at_machine_eps: float) -> float:
-    """The slope used at the edge: that of the plain form at the machine epsilon.
+def _edge_slope(dtype: torch.dtype, factor: float, exponent: float) -> float:
+    """The slope used at the edge: factor * x ** exponent, the plain form's own, at x = the machine epsilon.
 
     The slope at the smallest number would be finite too (1e38 for log in float32), but one such element would
     drown every other gradient of the step. The square root of the dtype's maximum is the upper bound, so that
     the norm of the gradient still exists.
     """
-    bound = math.sqrt(torch.finfo(dtype).max)
-    return max(-bound, min(bound, slope_at_machine_eps))
+    limits = torch.finfo(dtype)
+    log_slope = math.log(abs(factor)) + exponent * math.log(limits.eps)
+    return math.copysign(math.exp(min(log_slope, 0.5 * math.log(limits.max))), factor)
 
 
 def safe_log(x: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def safe_log(x: Tensor) -> Tensor:
     limits = torch.finfo(x.dtype)
     with torch.no_grad():
         at_edge = (x >= 0) & x.reciprocal().isinf()
-    slope = _edge_slope(x.dtype, 1.0 / limits.eps)
+    slope = _edge_slope(x.dtype, 1.0, -1.0)
     # 1 / max is where the edge begins, so the line meets the logarithm there.
     line = slope * (x - 1.0 / limits.max) - math.log(limits.max)
     return torch.where(at_edge, line, torch.where(at_edge, 1.0, x).log())
@@ -47,7 +48,7 @@ def safe_sqrt(x: Tensor) -> Tensor:
     True
     """
     at_edge = x == 0
-    slope = _edge_slope(x.dtype, 0.5 / math.sqrt(torch.finfo(x.dtype).eps))
+    slope = _edge_slope(x.dtype, 0.5, -0.5)
     return torch.where(at_edge, slope * x, torch.where(at_edge, 1.0, x).sqrt())
 
 
@@ -63,17 +64,16 @@ def safe_pow(x: Tensor, exponent: float) -> Tensor:
     >>> bool(x.grad.isfinite())
     True
     """
-    limits = torch.finfo(x.dtype)
     if exponent >= 1 or exponent == 0:
         return x.pow(exponent)
     with torch.no_grad():
         value = x.pow(exponent)
         at_edge = (x >= 0) & ~(value.isfinite() & (exponent * x.pow(exponent - 1)).isfinite())
         if exponent < 0:
-            # |exponent| * edge ** (exponent - 1) is the largest number of the dtype.
-            edge = (limits.max / abs(exponent)) ** (1.0 / (exponent - 1))
-            value = value.abs().clamp(max=edge**exponent)  # abs: (-0.0) ** -1 is -inf
-    slope = _edge_slope(x.dtype, exponent * limits.eps ** (exponent - 1))
+            # At the edge the plain slope, |exponent| * edge ** (exponent - 1), is the largest number.
+            log_edge = (math.log(torch.finfo(x.dtype).max) - math.log(-exponent)) / (exponent - 1)
+            value = value.abs().clamp(max=math.exp(exponent * log_edge))  # abs: (-0.0) ** -1 is -inf
+    slope = _edge_slope(x.dtype, exponent, exponent - 1)
     inside = torch.where(at_edge, x, 0.0)
     line = value + slope * (inside - inside.detach())
     return torch.where(at_edge, line, torch.where(at_edge, 1.0, x).pow(exponent))
@@ -89,16 +89,14 @@ def safe_div(numerator: Tensor | float, denominator: Tensor) -> Tensor:
     >>> safe_div(torch.tensor([1.0, 0.0, 3.0]), torch.tensor([0.0, 0.0, 2.0]))
     tensor([0.0000, 0.0000, 1.5000])
     """
-    dtype = torch.result_type(numerator, denominator)
-    if not dtype.is_floating_point:
-        dtype = torch.get_default_dtype()
-    top = torch.as_tensor(numerator, dtype=dtype, device=denominator.device)
-    bottom = denominator.to(dtype)
     with torch.no_grad():
-        value = top / bottom
+        value = numerator / denominator
+    top = torch.as_tensor(numerator, dtype=value.dtype, device=value.device)
+    bottom = denominator.to(value.dtype)
+    with torch.no_grad():
         fine = value.isfinite() & (value / bottom).isfinite() & bottom.reciprocal().isfinite()
         at_edge = ~fine & top.isfinite() & bottom.isfinite()
-        largest = torch.finfo(dtype).max
+        largest = torch.finfo(value.dtype).max
         value = torch.where(bottom == 0, 0.0, value.clamp(-largest, largest))
     return torch.where(at_edge, value, torch.where(at_edge, 0.0, top) / torch.where(at_edge, 1.0, bottom))
 
