@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from systems.first_nonfinite import first_bad_step
