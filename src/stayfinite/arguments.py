@@ -1,0 +1,82 @@
+"""Wrong use of the Guard is found when it is made, and said with what to do about it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from datetime import datetime
+from pathlib import Path
+
+import torch
+from torch.optim import Optimizer
+
+from stayfinite.recover.state import TrainingState
+
+
+def check_arguments(
+    state: TrainingState,
+    clip_norm: float | None,
+    accumulate: int,
+    sync: bool,
+    scheduler_interval: str,
+    check_every: int,
+    snapshot_every: int,
+) -> None:
+    """Raise TypeError or ValueError with one sentence that names the argument."""
+    if not state.optimizers:
+        raise ValueError("Guard(optimizer=...) got no optimizer; pass the one that trains the model")
+    for optimizer in state.optimizers:
+        _check_optimizer(optimizer, state, sync)
+    if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
+        raise ValueError(
+            f"Guard(clip_norm={clip_norm}): a positive finite number is needed, or None not to clip"
+        )
+    if accumulate < 1:
+        raise ValueError(f"Guard(accumulate={accumulate}): at least 1 micro-batch makes an update")
+    if scheduler_interval not in ("step", "epoch"):
+        raise ValueError(f"Guard(scheduler_interval={scheduler_interval!r}): choose 'step' or 'epoch'")
+    if check_every < 0 or snapshot_every < 0:
+        raise ValueError("Guard(check_every=..., snapshot_every=...): a number of steps, or 0 for never")
+    for scheduler in state.schedulers:
+        if not hasattr(scheduler, "state_dict") or not hasattr(scheduler, "step"):
+            raise TypeError(f"Guard(scheduler=...) takes torch schedulers; got a {type(scheduler).__name__}")
+        if scheduler_interval == "step" and isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise ValueError(
+                "ReduceLROnPlateau needs a metric, so the guard cannot advance it: "
+                "pass scheduler_interval='epoch' and call scheduler.step(metric) yourself"
+            )
+    for average in state.averages:
+        if not isinstance(average, torch.nn.Module):
+            raise TypeError(
+                f"Guard(ema=...) takes modules such as AveragedModel; got a {type(average).__name__}"
+            )
+
+
+def _check_optimizer(optimizer: object, state: TrainingState, sync: bool) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"Guard(optimizer=...) takes torch optimizers; got a {type(optimizer).__name__}")
+    of_models = {id(p) for model in state.models.values() for p in model.parameters()}
+    if not any(id(p) in of_models for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError(
+            f"none of the parameters in {type(optimizer).__name__} belongs to the model: it is an optimizer of "
+            "another model, or the model was rebuilt (moved, wrapped, deep-copied) after the optimizer was made"
+        )
+    if not sync and not (
+        getattr(optimizer, "_step_supports_amp_scaling", False)
+        and all(group.get("fused") for group in optimizer.param_groups)
+    ):
+        raise ValueError(
+            f"Guard(sync=False) needs fused optimizers, which can skip on the device; make it "
+            f"{type(optimizer).__name__}(..., fused=True), or leave sync=True"
+        )
+
+
+def new_run_dir() -> Path:
+    """runs/20260131-235959, with a number behind it if that is taken."""
+    stem = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    for candidate in itertools.chain(
+        [stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2))
+    ):
+        if not candidate.exists():
+            return candidate
+    raise AssertionError("unreachable")

@@ -1,0 +1,660 @@
+"""Guard: watch every step, catch what is not finite, keep it out of the state, bring the run back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stayfinite.arguments import check_arguments, new_run_dir
+from stayfinite.findings import Finding, Incident, Severity, TensorSummary, examine, worst_first
+from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
+from stayfinite.loop import WatchedLoop
+from stayfinite.recover import CheckpointError, Policy, RunStopped, archive, checkpoint, consensus
+from stayfinite.recover.ladder import Counters
+from stayfinite.recover.position import DataPosition
+from stayfinite.recover.rates import Rate
+from stayfinite.recover.recovery import Recovery
+from stayfinite.recover.state import Models, TrainingState
+from stayfinite.report.progress import Progress
+from stayfinite.report.refusal import sentence
+from stayfinite.watch.environment import environment
+from stayfinite.watch.finite import all_finite, nonfinite, tensors_in
+from stayfinite.watch.journal import Journal
+from stayfinite.watch.losses import Loss, as_loss, require_gradient
+from stayfinite.watch.sentinel import Reading
+from stayfinite.watch.setup import examine_setup, watch_autocast
+from stayfinite.watch.verdict import Numbers, Verdict
+from stayfinite.watch.watcher import Trouble, Watcher, Window
+
+Batch = TypeVar("Batch")
+
+_DANGEROUS_NORM = 1e15
+"""Gradients this large are finite, but their squares may not be: the update is made with a copy at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of a step. `applied` is None while that is not known: accumulating, or `sync=False`."""
+
+    step: int
+    loss: float | None
+    applied: bool | None
+    grad_norm: float | None = None
+    action: str = "none"
+    components: dict[str, float] = field(default_factory=dict)
+    incident: Incident | None = None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One update on its way: its micro-batches, gradients, optimizers and rates."""
+
+    window: Window
+    reading: Reading
+    optimizers: list[Optimizer]
+    rates: list[float]
+    numbers: Numbers
+
+
+class Guard:
+    """Guards a training run. Make it, then call `guard.step(fn)` or loop over `guard.watch(loader)`."""
+
+    def __init__(
+        self,
+        model: Models,
+        optimizer: Optimizer | Sequence[Optimizer],
+        scheduler: Any = None,
+        scaler: Any = None,
+        ema: Any = None,
+        clip_norm: float | None = None,
+        run_dir: str | Path | None = None,
+        policy: str | Policy = "default",
+        *,
+        accumulate: int = 1,
+        sync: bool = True,
+        scheduler_interval: str = "step",
+        check_every: int = 100,
+        snapshot_every: int = 100,
+        save_every: int = 0,
+        keep: int = 3,
+        listeners: Sequence[Any] = (),
+        quiet: bool = False,
+    ) -> None:
+        """
+        model: the module that is trained; several (also a loss with buffers) as a list or dict.
+        scheduler: advanced after every applied update; `scheduler_interval="epoch"` leaves that to you.
+        ema: averages to protect; those with `update_parameters` are updated after every applied update.
+        accumulate: how many calls of `step` make one update.
+        sync: False never waits for the device (fused optimizers only); verdicts come one step later.
+        check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
+        save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay.
+        listeners: callables or TensorBoard writers that get every record too.
+        """
+        self.policy = policy if isinstance(policy, Policy) else Policy.named(policy)
+        self.state = TrainingState(model, optimizer, scheduler, scaler, ema)
+        check_arguments(
+            self.state, clip_norm, accumulate, sync, scheduler_interval, check_every, snapshot_every
+        )
+        self.clip_norm, self._accumulate, self._sync = clip_norm, accumulate, sync
+        self._advances_scheduler = scheduler_interval == "step"
+        self._check_every, self._snapshot_every = check_every, snapshot_every
+        self._save_every, self._keep = save_every, keep
+        self._device = next(iter(self.state.parameter_names)).device
+        self.run_dir = Path(run_dir) if run_dir is not None else new_run_dir()
+
+        self._journal = Journal(self.run_dir, self._device, listeners)
+        self._progress = Progress(quiet or consensus.rank() > 0)
+        weakref.finalize(self, _close, self._journal, self._progress)
+        self.watcher = Watcher(self.state.parameter_names)
+        self.recovery = Recovery(self.state, self.policy)
+        self._loop = WatchedLoop(self)
+        self._position = DataPosition()
+        self._parameters_of: dict[tuple[int, ...], list[Tensor]] = {}
+
+        self.step_count = 0
+        self.window: Window | None = None
+        self._pending: Attempt | None = None
+        self._last_saved: Path | None = None
+        self._looked_at = -1
+        self._autocast_seen: set[str] = set()
+        self.audit: list[Finding] = []
+        self._masks = self._buffers_infinite_on_purpose()
+        self._setup = examine_setup(
+            self.state.tensors(), self.state.optimizers, self.state.parameter_names, self.state.scaler
+        )
+        self._journal.event(
+            "start", self.step_count, environment=environment(self._device), state_bytes=self.state.nbytes()
+        )
+        self._examine_setup()
+        self._optimizer_is_risky = any(
+            f.code in ("STA003", "STA004") and f.severity is not Severity.INFO for f in self.audit
+        )
+
+    def _buffers_infinite_on_purpose(self) -> set[str]:
+        """Masks of -inf, running minima of +inf: infinite from the start, so no sign of trouble."""
+        buffers = ((name, tensor) for kind, name, tensor in self.state.tensors() if kind == "buffer")
+        return {bad.name for bad in nonfinite(buffers) if bad.nan == 0}
+
+    def _examine_setup(self) -> None:
+        """The audit: say once what the run's start, or its first forward pass, shows to be wrong."""
+        known = {(finding.code, finding.message) for finding in self.audit}
+        new = [f for f in worst_first(examine(self._setup)) if (f.code, f.message) not in known]
+        self.audit.extend(new)
+        for finding in new:
+            self._journal.event("finding", self.step_count, finding=finding.to_json())
+            if finding.severity is not Severity.INFO:
+                self._progress.event(
+                    f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
+                )
+
+    # -- watch: a step function, or an ordinary loop
+
+    def step(
+        self,
+        fn: Callable[[], Any],
+        batch: Any = None,
+        *,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    ) -> StepResult:
+        """Run one training step; `fn` computes the loss (a tensor, or a dict of named components).
+
+        The guard clears gradients, runs backward, looks, clips, updates, and advances scheduler and averages.
+        `batch` lets it say what was wrong with the data. `optimizer` limits the step to some of several.
+        """
+        chosen = self._chosen(optimizer)
+        self.settle()
+        with self._loop.paused():
+            if self.window is None or not self.window.losses:
+                self.window = None
+                self.begin_step()
+                for each in chosen:
+                    each.zero_grad(set_to_none=True)
+            window = self.open_window()
+            window.batches.append(batch)
+            try:
+                with self.first_forward():
+                    if any(isinstance(each, torch.optim.LBFGS) for each in chosen):
+                        return self._step_with_closure(chosen, fn, window)
+                    window.losses.append(self._forward_backward(fn))
+            except BaseException:
+                self._abandon()
+                raise
+            if len(window.losses) < self._accumulate:
+                return StepResult(self.step_count, None, None, action="accumulate")
+            return self._follow(self.update(chosen, lambda: [each.step() for each in chosen]))
+
+    def watch(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Guard an ordinary loop: `for batch in guard.watch(loader):`, with the loop body as it was.
+
+        Backward, clipping and optimizer steps in the body are listened to; after a refused step everything
+        is as it was before the body. After `guard.restore` it goes on with the next batch of the epoch.
+        """
+        if not self._sync:
+            raise ValueError(
+                "guard.watch needs sync=True: a loop's own scheduler would not wait; use guard.step"
+            )
+        return self._loop.batches(self._position.batches(loader))
+
+    def begin_step(self) -> None:
+        """Between two steps all state is whole: the moment to look at it, copy it or save it."""
+        due = self.step_count != self._looked_at
+        self._looked_at = self.step_count
+        if due and self._save_every and self.step_count and self.step_count % self._save_every == 0:
+            self._save_numbered()
+        calm = self.recovery.ladder.failures_in_a_row == 0
+        if due and calm and self._snapshot_every and self.step_count % self._snapshot_every == 0:
+            if not self.bad_state():
+                self.recovery.keep(self.step_count)
+        elif due and self._check_every and self.step_count % self._check_every == 0:
+            self.watcher.check_state(tensor for _, _, tensor in self._must_be_finite())
+
+    def open_window(self) -> Window:
+        """Begin the transaction of the next update, if it has not begun."""
+        if self.window is None:
+            self.recovery.transaction.begin()
+            self.window = Window()
+        return self.window
+
+    def _abandon(self) -> None:
+        """The user's code raised: leave no half-done step behind."""
+        self.recovery.transaction.undo(restore_rng=False)
+        self.window = None
+
+    def first_forward(self) -> AbstractContextManager[None]:
+        """Whether autocast is on, and in which dtype, shows only in a forward pass: watch the first."""
+        return nullcontext() if self._setup.forward_seen else watch_autocast(self._autocast_seen)
+
+    def saw_scaled_clip(self) -> None:
+        """A loop clips gradients that are still multiplied by the loss scale."""
+        if not self._setup.clipped_scaled:
+            self._setup = replace(self._setup, clipped_scaled=True)
+            self._examine_setup()
+
+    def _forward_backward(self, fn: Callable[[], Any]) -> Loss:
+        loss = as_loss(fn())
+        require_gradient(loss.total)
+        trained = loss.total / self._accumulate if self._accumulate > 1 else loss.total
+        self.recovery.scaling.scaled(trained).backward()  # type: ignore[no-untyped-call]
+        return Loss(loss.total.detach(), {name: part.detach() for name, part in loss.components.items()})
+
+    # -- catch: look, then apply or refuse
+
+    def update(
+        self, optimizers: list[Optimizer], step: Callable[[], Any], *, in_loop: bool = False
+    ) -> StepResult:
+        """All gradients of the window are there: look at them before anything changes.
+
+        `in_loop`: scaler, scheduler and averages are the loop's own to advance.
+        """
+        attempt = self._attempt(optimizers)
+        if not self._sync:
+            return self._update_unseen(attempt, step)
+        verdict = attempt.numbers.verdict(consensus.rank())
+        total = attempt.reading.total
+        if not verdict.norm_is_finite and attempt.reading.is_half and not attempt.reading.culprits():
+            total = attempt.reading.norm_in_float32()  # 65504 is not where a norm ends
+            verdict.grad_norm = float(total)
+        trouble = self.watcher.trouble(verdict) or self._spike(verdict)
+        if trouble is None:
+            if self.clip_norm is not None:
+                attempt.reading.clip(self.clip_norm, total)
+            if self._optimizer_is_risky or (self.clip_norm is None and verdict.grad_norm > _DANGEROUS_NORM):
+                trouble = None if self._finite_after(optimizers, step) else "update"
+            else:
+                self.watcher.measure(step)
+        if trouble is not None:
+            return self._refuse(trouble, attempt, verdict, in_loop=in_loop)
+        if not in_loop:
+            self.recovery.scaling.update()
+        return self._applied(attempt, verdict)
+
+    def _attempt(self, optimizers: list[Optimizer]) -> Attempt:
+        """Read the gradients, once and raw, and collect the step's numbers on the device."""
+        window = self.open_window()
+        if not self._setup.forward_seen:
+            seen = sorted(self._autocast_seen)
+            self._setup = replace(self._setup, forward_seen=True, autocast=seen[0] if seen else None)
+            self._examine_setup()
+        self.recovery.scaling.unscale(optimizers)
+        reading = window.reading or self.watcher.read(self._parameters(optimizers))
+        if not reading.gradients:
+            self._abandon()
+            raise ValueError(
+                "no parameter has a gradient after backward: the loss does not depend on the parameters the "
+                "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
+            )
+        numbers = self.watcher.numbers(
+            window, reading, self.recovery.scaling.scale(self._device), consensus.gather
+        )
+        rates = [
+            float(group["lr"]) for o in self.state.optimizers for group in o.param_groups if "lr" in group
+        ]
+        return Attempt(window, reading, optimizers, rates, numbers)
+
+    def _finite_after(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> bool:
+        """Make the update with a copy at hand; False if it made a parameter or a moment NaN or Inf."""
+        self.recovery.transaction.copy_before_update(optimizers)
+        self.watcher.measure(step)
+        return all_finite(
+            [tensor for kind, _, tensor in self.state.tensors() if kind in ("parameter", "optimizer")]
+        )
+
+    def _spike(self, verdict: Verdict) -> Trouble | None:
+        """A batch that makes loss and gradient norm jump is refused, unless the loss stays where it jumped to."""
+        if self.policy.spikes == "ignore":
+            return None
+        jumps = self.watcher.jumps(verdict)
+        if not {"loss", "gradient norm"} <= set(jumps):
+            return None
+        if self.policy.spikes == "warn":
+            self._progress.event(f"step {self.step_count}: loss and gradient norm jump; the step is applied")
+            return None
+        if self.recovery.ladder.spikes_in_a_row < self.policy.max_spikes_in_a_row:
+            return "spike"
+        self._progress.event(
+            f"step {self.step_count}: the loss stays at {verdict.loss:.4g}: taken for its new level"
+        )
+        self.watcher.forget()
+        return None
+
+    def _parameters(self, optimizers: Sequence[Optimizer]) -> list[Tensor]:
+        """The parameters these optimizers hold, in the model's own order, as clip_grad_norm_ would see them."""
+        key = tuple(id(optimizer) for optimizer in optimizers)
+        if key not in self._parameters_of:
+            held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+            self._parameters_of[key] = [p for p in self.state.parameter_names if id(p) in held]
+        return self._parameters_of[key]
+
+    def _applied(self, attempt: Attempt, verdict: Verdict) -> StepResult:
+        self.watcher.learn(verdict)
+        self.recovery.ladder.success()
+        self.window = None
+        return self._record(attempt, verdict, "none", applied=True)
+
+    def _follow(self, result: StepResult) -> StepResult:
+        """What comes after an update: the schedule, and the averages."""
+        skipped = result.applied is False
+        if self._advances_scheduler and (
+            result.applied or (skipped and self.policy.scheduler_on_skip == "advance")
+        ):
+            for scheduler in self.state.schedulers:
+                scheduler.step()
+        if result.applied:
+            for average in self.state.averages:
+                if hasattr(average, "update_parameters"):
+                    average.update_parameters(next(iter(self.state.models.values())))  # type: ignore[operator]
+        return result
+
+    # -- recover: undo the step, and climb the ladder
+
+    def _refuse(self, trouble: Trouble, attempt: Attempt, verdict: Verdict, *, in_loop: bool) -> StepResult:
+        overflow = trouble == "gradient" and self.recovery.scaling.on
+        if overflow and self.recovery.scaling.is_ordinary_backoff(verdict.scale):
+            return self._back_off(attempt, verdict, in_loop=in_loop)
+        facts = self._facts(trouble, attempt, verdict)
+        self.recovery.scaling.refused(overflow=overflow)
+        self.recovery.undo(attempt.optimizers, update_was_made=trouble == "update")
+        if not in_loop:
+            self.recovery.scaling.update()
+            self.recovery.scaling.settle_refusal()
+        self.window = None
+        return self._answer(facts, attempt, verdict)
+
+    def _answer(self, facts: RefusedStep, attempt: Attempt, verdict: Verdict) -> StepResult:
+        """The step is undone and its facts are known: record it and do what the ladder says."""
+        action = self.recovery.ladder.failure(
+            state_is_bad=bool(self.bad_state()), is_spike=facts.trigger == "spike"
+        )
+        if action == "rollback" and not self.recovery.last_good.available:
+            action = "stop"
+        incident = self._incident(facts, action)
+        what = sentence(facts)
+        self._progress.event(f"step {self.step_count}: {what}. Action: {action}.")
+        result = self._record(attempt, verdict, action, applied=False, what=what, incident=incident)
+        if action == "lower-lr":
+            self._tell("lower-lr", self.recovery.lower_rates())
+        elif action == "rollback":
+            self._tell("rollback", self.recovery.roll_back(self.step_count))
+            self.watcher.forget()
+        elif action == "stop":
+            self._stop(what)
+        return result
+
+    def _back_off(self, attempt: Attempt, verdict: Verdict, *, in_loop: bool) -> StepResult:
+        """The scaler's own business: it skips and halves its scale. Only buffers gone bad are mended."""
+        if not all_finite(self.recovery.transaction.buffers_changed()):
+            self.recovery.transaction.undo(restore_rng=False)
+        for optimizer in attempt.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        if not in_loop:
+            self.recovery.scaling.update()
+        self.recovery.ladder.backoff()
+        self.window = None
+        return self._record(attempt, verdict, "backoff", applied=False)
+
+    def _facts(self, trouble: Trouble, attempt: Attempt, verdict: Verdict) -> RefusedStep:
+        """Everything that is not finite, by kind and name. Only asked when a step is refused."""
+        bad: dict[str, list[TensorSummary]] = {"parameter": [], "buffer": [], "optimizer": [], "ema": []}
+        for kind, summary in self.bad_state():
+            bad[kind].append(summary)
+        culprits = [] if verdict.norm_is_finite else attempt.reading.culprits()
+        batches = attempt.window.batches
+        jumps = self.watcher.jumps(verdict) if trouble == "spike" else {}
+        scaling = self.recovery.scaling
+        return RefusedStep(
+            step=self.step_count,
+            trigger="parameter" if trouble in ("state", "update") else trouble,
+            loss=verdict.own_loss,
+            grad_norm=verdict.grad_norm,
+            components={name: verdict.components[name] for name in verdict.bad_components},
+            batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
+            gradients=tuple(culprits),
+            norm_overflowed=not verdict.norm_is_finite and not culprits,
+            parameters=tuple(bad["parameter"]),
+            buffers=tuple(bad["buffer"]),
+            moments=tuple(bad["optimizer"]),
+            averages=tuple(bad["ema"]),
+            bad_update=trouble == "update",
+            scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
+            scale_floor=scaling.floor if scaling.on else None,
+            spikes=tuple(SpikeFacts(name, s.value, s.typical, s.deviations) for name, s in jumps.items()),
+            rank=verdict.bad_rank,
+        )
+
+    def _incident(self, facts: RefusedStep, action: str) -> Incident:
+        phase = {"loss": "forward", "gradient": "backward", "spike": "forward", "parameter": "state"}[
+            facts.trigger
+        ]
+        incident = Incident(
+            step=self.step_count,
+            phase="data" if facts.batch else "optimizer" if facts.bad_update else phase,
+            trigger=facts.trigger,
+            history=self._journal.history,
+            findings=worst_first(examine(facts)),
+            action=action,
+            environment=environment(self._device),
+        )
+        self._journal.incident(incident)
+        return incident
+
+    def _tell(self, event: str, text: str) -> None:
+        self._progress.event(text)
+        self._journal.event(event, self.step_count, what=text)
+
+    def _stop(self, why: str) -> None:
+        """End the run with a clean checkpoint and a message that says what to do next."""
+        if self.bad_state() and self.recovery.last_good.available:
+            self.recovery.last_good.restore()
+        try:
+            saved: Path | None = self._save_numbered()
+        except CheckpointError as error:
+            saved = None
+            self._tell("warning", str(error))
+        where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
+        counts = self.counters
+        message = (
+            f"{self.recovery.ladder.reason_to_stop()} at step {self.step_count - 1}: {why}. "
+            f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "
+            f"{where} The record is {self._journal.path}."
+        )
+        self._progress.close()
+        self._tell("stop", message)
+        raise RunStopped(message, str(saved) if saved else None)
+
+    # -- record
+
+    def _record(
+        self,
+        attempt: Attempt,
+        verdict: Verdict,
+        action: str,
+        *,
+        applied: bool,
+        what: str | None = None,
+        incident: Incident | None = None,
+    ) -> StepResult:
+        line = self._journal.step(
+            self.step_count, verdict, attempt.rates, attempt.window.started, action, what
+        )
+        self._progress.step(line, self.counters.to_dict())
+        step, self.step_count = self.step_count, self.step_count + 1
+        return StepResult(
+            step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components, incident
+        )
+
+    @property
+    def counters(self) -> Counters:
+        """Applied, skipped, backed off, rolled back: every step is in one of them."""
+        return self.recovery.ladder.counters
+
+    @property
+    def success_rate(self) -> float:
+        """Applied updates that were kept, as a share of all steps."""
+        return self.counters.success_rate
+
+    def _must_be_finite(self) -> Iterator[tuple[str, str, Tensor]]:
+        return (
+            (kind, name, tensor) for kind, name, tensor in self.state.tensors() if name not in self._masks
+        )
+
+    def bad_state(self) -> list[tuple[str, TensorSummary]]:
+        """(kind, summary) of every parameter, buffer, moment and average that is not finite now."""
+        tensors = list(self._must_be_finite())
+        if all_finite([tensor for _, _, tensor in tensors]):
+            return []
+        return [(kind, bad) for kind, name, tensor in tensors for bad in nonfinite([(name, tensor)])]
+
+    # -- optimizers that evaluate the loss themselves
+
+    def _step_with_closure(
+        self, optimizers: list[Optimizer], fn: Callable[[], Any], window: Window
+    ) -> StepResult:
+        optimizer = optimizers[0]
+        if self._accumulate > 1 or self.recovery.scaling.on or len(optimizers) > 1:
+            raise ValueError(
+                f"{type(optimizer).__name__} evaluates the loss itself: it cannot be combined with accumulation, "
+                "a scaler or a second optimizer in one step"
+            )
+
+        def closure() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = self._forward_backward(fn)
+            window.losses.append(loss)
+            if self.clip_norm is not None:
+                self.watcher.read(self._parameters(optimizers)).clip(self.clip_norm)
+            return loss.total
+
+        return self._follow(self.update_then_look(optimizers, lambda: optimizer.step(closure)))  # type: ignore[arg-type]
+
+    def update_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult:
+        """Copy, let the optimizer run, look at what it made, and undo it if that is bad."""
+        window = self.open_window()
+        finite = self._finite_after(optimizers, step)
+        del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
+        attempt = self._attempt(optimizers)
+        verdict = attempt.numbers.verdict(consensus.rank())
+        if finite and verdict.loss_is_finite:
+            return self._applied(attempt, verdict)
+        return self._refuse("update", attempt, verdict, in_loop=True)
+
+    # -- sync=False: the device decides, the host learns of it one step later
+
+    def _update_unseen(self, attempt: Attempt, step: Callable[[], Any]) -> StepResult:
+        """A fused optimizer with `found_inf` set leaves parameters, moments and step counts as they were."""
+        bad = attempt.numbers.bad()
+        attempt.numbers.send()
+        if self.clip_norm is not None:
+            attempt.reading.clip(self.clip_norm)
+        for optimizer in attempt.optimizers:
+            optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
+        try:
+            self.watcher.measure(step)
+        finally:
+            for optimizer in attempt.optimizers:
+                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+        self.recovery.transaction.undo_where(bad.bool())
+        self.recovery.scaling.update()
+        self._pending, self.window = attempt, None
+        return StepResult(self.step_count, None, None, action="pending")
+
+    def settle(self) -> None:
+        """With sync=False: wait for the last step's verdict and do what follows from it."""
+        if self._pending is None:
+            return
+        attempt, self._pending = self._pending, None
+        verdict = attempt.numbers.verdict(consensus.rank())
+        trouble = self.watcher.trouble(verdict)
+        if trouble is None:
+            self._follow(self._applied(attempt, verdict))
+        elif trouble == "gradient" and self.recovery.scaling.is_ordinary_backoff(verdict.scale):
+            self.recovery.ladder.backoff()
+            self._record(attempt, verdict, "backoff", applied=False)
+        else:
+            self._follow(self._answer(self._facts(trouble, attempt, verdict), attempt, verdict))
+
+    # -- save and restore
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything the run needs to go on, atomically; refused if any of it is not finite."""
+        self.settle()
+        path = Path(path)
+        bad = self.bad_state()
+        if bad:
+            kind, first = bad[0]
+            raise CheckpointError(
+                f"{path} was not written: {kind} {first.name} holds {first.nan} NaN and {first.inf} Inf "
+                f"(and {len(bad) - 1} more). A checkpoint that was there before is untouched."
+            )
+        guard = {"counters": self.counters.to_dict(), "masks": sorted(self._masks)}
+        checkpoint.write(path, archive.pack(self.state, self.step_count, self._position.state_dict(), guard))
+        self._last_saved = path
+        return path
+
+    def _save_numbered(self) -> Path:
+        folder = self.run_dir / "snapshots"
+        path = self.save(checkpoint.step_path(folder, self.step_count))
+        checkpoint.rotate(folder, self._keep, last_good=path)
+        return path
+
+    def restore(self, path: str | Path, resume_lr: str = "checkpoint") -> None:
+        """Load what `save` wrote, after verifying it. Says both rates if they differ; `resume_lr` decides."""
+        if resume_lr not in ("checkpoint", "config"):
+            raise ValueError(f"guard.restore(resume_lr={resume_lr!r}): choose 'checkpoint' or 'config'")
+        path = Path(path)
+        payload = checkpoint.read(path)
+        allowed = {f"model.{name}" for name in self._masks} | {f"buffers.{name}" for name in self._masks}
+        bad = [b for b in nonfinite(archive.tensors_in_payload(payload)) if b.name not in allowed]
+        if bad:
+            raise CheckpointError(
+                f"{path} is not restored: {bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf "
+                f"(and {len(bad) - 1} more tensors). Restore an older one."
+            )
+        configured, stored = archive.unpack(payload, self.state, resume_lr)
+        self.step_count = payload["step"]
+        self._position.load_state_dict(payload["data"])
+        self.counters.load(payload["guard"]["counters"])
+        self.window = self._pending = None
+        self.recovery.keep(self.step_count)
+        self._tell("restore", _rates_on_resume(path, configured, stored, resume_lr))
+
+    def close(self) -> None:
+        """Wait for the last verdict and close the record. Also done at exit."""
+        self.settle()
+        _close(self._journal, self._progress)
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _chosen(self, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+        if optimizer is None:
+            return self.state.optimizers
+        chosen = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        if any(each not in self.state.optimizers for each in chosen):
+            raise ValueError("guard.step(optimizer=...) takes only optimizers that were given to the Guard")
+        return chosen
+
+
+def _rates_on_resume(path: Path, configured: list[Rate], stored: list[Rate], resume_lr: str) -> str:
+    if all(c.peak == s.peak for c, s in zip(configured, stored, strict=True)):
+        return f"restored {path}; learning rate {', '.join(map(str, stored))}"
+    return (
+        f"restored {path}; the learning rates differ: the checkpoint has {', '.join(map(str, stored))}; "
+        f"the present configuration has {', '.join(map(str, configured))}. "
+        f"The {resume_lr}'s are used (resume_lr={resume_lr!r})"
+    )
+
+
+def _close(journal: Journal, progress: Progress) -> None:
+    progress.close()
+    journal.close()

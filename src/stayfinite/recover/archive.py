@@ -1,0 +1,128 @@
+"""What a checkpoint holds, and how it is put back into a live run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stayfinite.recover.checkpoint import FORMAT, CheckpointError
+from stayfinite.recover.rates import Rate, factors_to, rates_of, scale_rates
+from stayfinite.recover.rng import RngState
+from stayfinite.recover.state import TrainingState
+
+
+def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any]) -> dict[str, Any]:
+    """Everything a run needs to go on as if it had never stopped."""
+    return {
+        "stayfinite": FORMAT,
+        "model": {name: model.state_dict() for name, model in state.models.items()}
+        if list(state.models) != [""]
+        else state.models[""].state_dict(),
+        "buffers": {name: owner._buffers[key] for name, owner, key in _unsaved_buffers(state)},
+        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
+        "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
+        "scaler": state.scaler.state_dict() if state.scaler is not None else None,
+        "ema": [average.state_dict() for average in state.averages],
+        "rng": RngState.capture().to_saved(),
+        "step": step,
+        "data": data,
+        "guard": guard,
+    }
+
+
+def unpack(payload: dict[str, Any], state: TrainingState, resume_lr: str) -> tuple[list[Rate], list[Rate]]:
+    """Load a payload into the live objects; gives the rates of the present configuration and of the checkpoint."""
+    _check_counts(payload, state)
+    configured = rates_of([optimizer.param_groups for optimizer in state.optimizers])
+    try:
+        for name, model in state.models.items():
+            model.load_state_dict(payload["model"] if name == "" else payload["model"][name])
+        for average, saved in zip(state.averages, payload["ema"], strict=True):
+            average.load_state_dict(saved)
+        for optimizer, saved in zip(state.optimizers, payload["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"the checkpoint does not fit the present model or optimizer: {error}. "
+            "Build them as in the run that saved it."
+        ) from error
+    _put_back_state_dtypes(payload, state)
+    for name, owner, key in _unsaved_buffers(state):
+        saved = payload["buffers"].get(name)
+        live = owner._buffers[key]
+        if saved is not None and live is not None and saved.shape == live.shape:
+            live.copy_(saved)
+    for scheduler, saved in zip(state.schedulers, payload["schedulers"], strict=True):
+        scheduler.load_state_dict(saved)
+    if state.scaler is not None and payload["scaler"]:
+        state.scaler.load_state_dict(payload["scaler"])
+    stored = rates_of([saved["param_groups"] for saved in payload["optimizers"]])
+    if resume_lr == "config":
+        now = rates_of([optimizer.param_groups for optimizer in state.optimizers])
+        scale_rates(state.optimizers, state.schedulers, factors_to(now, configured, state.optimizers))
+    RngState.from_saved(payload["rng"]).restore()
+    return configured, stored
+
+
+def tensors_in_payload(payload: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """Every tensor of a payload with its path, for a look before it is loaded. Random states are bytes, not numbers."""
+    found: list[tuple[str, Tensor]] = []
+
+    def walk(path: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            found.append((path, value))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                walk(f"{path}.{key}" if path else str(key), item)
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                walk(f"{path}[{index}]", item)
+
+    for part in ("model", "buffers", "optimizers", "ema"):
+        walk(part, payload[part])
+    return found
+
+
+def _check_counts(payload: dict[str, Any], state: TrainingState) -> None:
+    for what, have in (
+        ("optimizers", state.optimizers),
+        ("schedulers", state.schedulers),
+        ("ema", state.averages),
+    ):
+        if len(payload[what]) != len(have):
+            raise CheckpointError(
+                f"the checkpoint holds {len(payload[what])} {what}, this guard has {len(have)}; "
+                "construct the Guard with the same ones"
+            )
+    if (payload["scaler"] is None) != (state.scaler is None):
+        side = (
+            "the checkpoint has a scaler and this guard has none"
+            if payload["scaler"]
+            else "the checkpoint has none"
+        )
+        raise CheckpointError(
+            f"loss scaler: {side}; a resume would start at another scale. Pass the same scaler."
+        )
+
+
+def _unsaved_buffers(state: TrainingState) -> list[tuple[str, torch.nn.Module, str]]:
+    """Buffers that state_dict leaves out, but a run may change."""
+    return [
+        (name, owner, key)
+        for name, owner, key in state.buffer_slots()
+        if key in owner._non_persistent_buffers_set and owner._buffers[key] is not None
+    ]
+
+
+def _put_back_state_dtypes(payload: dict[str, Any], state: TrainingState) -> None:
+    """torch casts loaded moments to the parameter's dtype; a float32 moment of a half parameter must stay float32."""
+    for optimizer, saved in zip(state.optimizers, payload["optimizers"], strict=True):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        order = [index for group in saved["param_groups"] for index in group["params"]]
+        for parameter, index in zip(parameters, order, strict=True):
+            for key, value in saved["state"].get(index, {}).items():
+                live = optimizer.state[parameter].get(key)
+                if isinstance(value, Tensor) and isinstance(live, Tensor) and live.dtype != value.dtype:
+                    optimizer.state[parameter][key] = value.to(live.device)

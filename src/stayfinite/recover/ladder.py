@@ -1,0 +1,98 @@
+"""Ladder: the policy's memory. Counts what was applied, skipped and rolled back, and says what comes next."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+
+from stayfinite.recover.policy import Action, Policy
+
+
+@dataclass(slots=True)
+class Counters:
+    """Nothing is silent: every step is in one of these."""
+
+    steps: int = 0
+    applied: int = 0
+    skipped: int = 0
+    backoffs: int = 0
+    rolled_back: int = 0
+    rollbacks: int = 0
+    lowerings: int = 0
+    spikes: int = 0
+
+    @property
+    def success_rate(self) -> float:
+        """The share of steps whose update was applied and kept."""
+        return (self.applied - self.rolled_back) / self.steps if self.steps else 1.0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    def load(self, saved: dict[str, int]) -> None:
+        """Go on counting where a saved run was."""
+        for name in asdict(self):
+            setattr(self, name, saved.get(name, 0))
+
+
+class Ladder:
+    """One failure up, one success back to the ground."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.counters = Counters()
+        self.failures_in_a_row = 0
+        self.spikes_in_a_row = 0
+        self._recent: deque[bool] = deque(maxlen=policy.min_applied_window)
+
+    def success(self) -> None:
+        self.counters.steps += 1
+        self.counters.applied += 1
+        self.failures_in_a_row = 0
+        self.spikes_in_a_row = 0
+        self._recent.append(True)
+
+    def backoff(self) -> None:
+        """The scaler skipped the step by its own rules: counted, no failure."""
+        self.counters.steps += 1
+        self.counters.backoffs += 1
+        self._recent.append(True)
+
+    def failure(self, *, state_is_bad: bool, is_spike: bool) -> Action:
+        """Count a refused step and say what to do about it."""
+        self.counters.steps += 1
+        self.counters.skipped += 1
+        self.failures_in_a_row += 1
+        self.spikes_in_a_row = self.spikes_in_a_row + 1 if is_spike else 0
+        self.counters.spikes += is_spike
+        self._recent.append(False)
+        if self.applied_too_few:
+            return "stop"
+        return self.policy.decide(
+            self.failures_in_a_row,
+            self.counters.lowerings,
+            self.counters.rollbacks,
+            state_is_bad=state_is_bad,
+        )
+
+    @property
+    def applied_too_few(self) -> bool:
+        """Less than the policy's share of the last steps was applied."""
+        if len(self._recent) < self.policy.min_applied_window:
+            return False
+        return sum(self._recent) / len(self._recent) < self.policy.min_applied
+
+    def reason_to_stop(self) -> str:
+        if self.failures_in_a_row >= self.policy.stop_after:
+            times = (
+                "the first failure"
+                if self.policy.stop_after == 1
+                else f"{self.failures_in_a_row} failures in a row"
+            )
+            return f"stopped at {times}"
+        if self.applied_too_few:
+            return (
+                f"stopped because less than {self.policy.min_applied:.0%} of the last "
+                f"{self.policy.min_applied_window} steps could be applied"
+            )
+        return f"stopped after {self.counters.rollbacks} rollbacks"

@@ -1,0 +1,84 @@
+"""Learning rates as they really are: in the optimizers' groups and in the schedulers' own memory of their peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+_RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
+_SCHEDULER_LISTS = ("base_lrs", "max_lrs", "_last_lr")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One parameter group's rate: now, and the base or peak its schedule works from."""
+
+    optimizer: int
+    group: int
+    lr: float
+    peak: float
+
+    def __str__(self) -> str:
+        at = f"optimizer {self.optimizer}, group {self.group}" if self.optimizer else f"group {self.group}"
+        if self.peak == self.lr:
+            return f"{at}: {self.lr:.6g}"
+        return f"{at}: {self.lr:.6g} (peak {self.peak:.6g})"
+
+
+def rates_of(groups_of_optimizers: Sequence[Sequence[dict[str, Any]]]) -> list[Rate]:
+    """The rates in `optimizer.param_groups`, live or out of a state dict."""
+    found = []
+    for index, groups in enumerate(groups_of_optimizers):
+        for g, group in enumerate(groups):
+            lr = float(group["lr"]) if "lr" in group else float("nan")
+            peak = float(group.get("max_lr", group.get("initial_lr", lr)))
+            found.append(Rate(index, g, lr, peak))
+    return found
+
+
+def scale_rates(
+    optimizers: Sequence[Optimizer], schedulers: Sequence[Any], factors: Sequence[Sequence[float]]
+) -> None:
+    """Multiply every rate of group g of optimizer o by factors[o][g], wherever a schedule remembers it."""
+    for optimizer, per_group in zip(optimizers, factors, strict=True):
+        for group, factor in zip(optimizer.param_groups, per_group, strict=True):
+            if isinstance(group.get("lr"), torch.Tensor):
+                group["lr"].mul_(factor)  # in place: a compiled or capturable step holds on to this tensor
+            for key in _RATE_KEYS:
+                if key in group and not (key == "lr" and isinstance(group[key], torch.Tensor)):
+                    group[key] = group[key] * factor
+    of_optimizer = {id(optimizer): factors[index] for index, optimizer in enumerate(optimizers)}
+    for scheduler in _flatten(schedulers):
+        own = of_optimizer.get(id(getattr(scheduler, "optimizer", None)), ())
+        for name in _SCHEDULER_LISTS:
+            values = getattr(scheduler, name, None)
+            if own and isinstance(values, list) and len(values) == len(own):
+                setattr(scheduler, name, [v * f for v, f in zip(values, own, strict=True)])
+
+
+def lower_rates(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], factor: float) -> None:
+    """One factor for all groups."""
+    scale_rates(optimizers, schedulers, [[factor] * len(o.param_groups) for o in optimizers])
+
+
+def factors_to(
+    now: Sequence[Rate], wanted: Sequence[Rate], optimizers: Sequence[Optimizer]
+) -> list[list[float]]:
+    """By what each group must be multiplied so that its peak becomes the wanted one."""
+    factors = [[1.0] * len(optimizer.param_groups) for optimizer in optimizers]
+    for have, want in zip(now, wanted, strict=True):
+        if have.peak > 0:
+            factors[have.optimizer][have.group] = want.peak / have.peak
+    return factors
+
+
+def _flatten(schedulers: Sequence[Any]) -> Iterator[Any]:
+    for scheduler in schedulers:
+        yield scheduler
+        inner = getattr(scheduler, "_schedulers", None)
+        if isinstance(inner, (list, tuple)):
+            yield from _flatten(inner)

@@ -1,0 +1,68 @@
+"""Recovery: the transaction, the ladder and the last good copy, together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.optim import Optimizer
+
+from stayfinite.recover.ladder import Ladder
+from stayfinite.recover.lastgood import LastGood
+from stayfinite.recover.policy import Policy
+from stayfinite.recover.rates import lower_rates, rates_of
+from stayfinite.recover.scaling import Scaling
+from stayfinite.recover.state import TrainingState
+from stayfinite.recover.transaction import Transaction
+
+
+class Recovery:
+    """What a guard has at hand to undo a step and to bring a run back."""
+
+    def __init__(self, state: TrainingState, policy: Policy) -> None:
+        self._state = state
+        self._policy = policy
+        self.transaction = Transaction(state)
+        self.ladder = Ladder(policy)
+        self.last_good = LastGood(state)
+        self.scaling = Scaling(state.scaler, policy.scale_floor)
+
+    def keep(self, step: int) -> None:
+        """The state was verified: it is now the last good one."""
+        self.last_good.keep(step, self.ladder.counters)
+
+    def undo(self, optimizers: Sequence[Optimizer], *, update_was_made: bool) -> None:
+        """Leave everything as it was before the step."""
+        if update_was_made:
+            self.transaction.undo_update(optimizers)
+        self.transaction.undo(restore_rng=self._policy.rng_on_skip == "restore")
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def lower_rates(self) -> str:
+        """One rung up: every rate, and every schedule's memory of it, times the policy's factor."""
+        self.ladder.counters.lowerings += 1
+        lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by)
+        return f"lowered the learning rate to {self.rates()}"
+
+    def roll_back(self, step: int) -> str:
+        """Back to the last good copy, at a lower rate than the one that led here."""
+        good = self.last_good.restore()
+        lost = step - good
+        counters = self.ladder.counters
+        counters.rollbacks += 1
+        counters.rolled_back += counters.applied - self.last_good.applied
+        self.last_good.applied = (
+            counters.applied
+        )  # going back once more loses only what is applied from here on
+        if counters.lowerings < self._policy.max_lowerings:
+            counters.lowerings += 1
+        again = counters.lowerings - self.last_good.lowerings
+        lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by**again)
+        return (
+            f"rolled back to the state of step {good}; the {lost} batches since are passed over; "
+            f"learning rate {self.rates()}"
+        )
+
+    def rates(self) -> str:
+        """All groups' rates, for people."""
+        return ", ".join(str(rate) for rate in rates_of([o.param_groups for o in self._state.optimizers]))

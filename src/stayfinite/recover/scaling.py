@@ -1,0 +1,74 @@
+"""Scaling: a GradScaler (or none) by its own rules, except that its scale has a floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class Scaling:
+    """Does nothing where there is no enabled scaler."""
+
+    def __init__(self, scaler: Any, floor: float) -> None:
+        self._scaler = scaler
+        self.floor = floor
+        self._before_refusal: tuple[dict[str, Any], bool] | None = None
+
+    @property
+    def on(self) -> bool:
+        return self._scaler is not None and bool(self._scaler.is_enabled())
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        if not self.on:
+            return loss
+        scaled: Tensor = self._scaler.scale(loss)
+        return scaled
+
+    def scale(self, device: torch.device) -> Tensor | None:
+        """The present scale as a tensor on the device, without asking the host for it."""
+        return self.scaled(torch.ones((), device=device)) if self.on else None
+
+    def unscale(self, optimizers: Sequence[Optimizer]) -> None:
+        """Divide the gradients by the scale, unless the user's loop has done it."""
+        if self.on:
+            for optimizer in optimizers:
+                if not self.is_unscaled(optimizer):
+                    self._scaler.unscale_(optimizer)
+
+    def is_unscaled(self, optimizer: Optimizer) -> bool:
+        """Has unscale_ been called for this optimizer since the last update()?"""
+        stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
+        return bool(stage.name != "READY")
+
+    def update(self) -> None:
+        if self.on:
+            self._scaler.update()
+
+    def after_overflow(self, scale: float | None) -> float | None:
+        """What the scaler makes of its scale when a step overflows."""
+        return scale * float(self._scaler.get_backoff_factor()) if self.on and scale is not None else None
+
+    def is_ordinary_backoff(self, scale: float | None) -> bool:
+        """An overflow after which the halved scale is still above the floor: the scaler's own business."""
+        lower = self.after_overflow(scale)
+        return lower is not None and lower >= self.floor
+
+    def refused(self, *, overflow: bool) -> None:
+        """A step was refused: remember the scaler as it is, for `settle_refusal`."""
+        if self.on:
+            self._before_refusal = (self._scaler.state_dict(), overflow)
+
+    def settle_refusal(self) -> None:
+        """After update() of a refused step: an overflow has halved the scale, which stops at the floor; anything
+        else leaves the scaler as it was."""
+        if not self.on or self._before_refusal is None:
+            return
+        (before, overflow), self._before_refusal = self._before_refusal, None
+        if not overflow:
+            self._scaler.load_state_dict(before)
+        elif self._scaler.get_scale() < self.floor:
+            self._scaler.load_state_dict({**before, "scale": self.floor})

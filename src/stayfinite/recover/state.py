@@ -1,0 +1,216 @@
+"""TrainingState: all that makes up a run, and how to copy it and put it back bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Models: TypeAlias = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
+
+
+def as_list(value: Any) -> list[Any]:
+    """None -> [], one -> [one], several -> list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def name_models(models: Models) -> dict[str, nn.Module]:
+    """One model needs no prefix; several are told apart by their key or position."""
+    if isinstance(models, nn.Module):
+        return {"": models}
+    named = dict(models) if isinstance(models, Mapping) else {f"model{i}": m for i, m in enumerate(models)}
+    for name, model in named.items():
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"Guard(model=...) takes a torch.nn.Module, or several in a list or dict; "
+                f"{name!r} is a {type(model).__name__}"
+            )
+    if not named:
+        raise ValueError("Guard(model=...) got no model at all; pass the module that is trained")
+    return named
+
+
+class TrainingState:
+    """Models, optimizers, schedulers, scaler and averages of one run, under the names a user knows."""
+
+    def __init__(
+        self, models: Models, optimizers: Any, schedulers: Any = None, scaler: Any = None, ema: Any = None
+    ) -> None:
+        self.models = name_models(models)
+        self.optimizers: list[Optimizer] = as_list(optimizers)
+        self.schedulers: list[Any] = as_list(schedulers)
+        self.scaler = scaler
+        self.averages: list[nn.Module] = as_list(ema)
+        self.parameter_names = self._name_parameters()
+
+    def _name_parameters(self) -> dict[Tensor, str]:
+        """Every parameter once, in the models' own order; those only an optimizer knows come last."""
+        names: dict[Tensor, str] = {}
+        for prefix, model in self.models.items():
+            for name, parameter in model.named_parameters():
+                names.setdefault(parameter, _join(prefix, name))
+        for index, optimizer in enumerate(self.optimizers):
+            for g, group in enumerate(optimizer.param_groups):
+                for i, parameter in enumerate(group["params"]):
+                    names.setdefault(parameter, f"optimizer{index}.group{g}.param{i}")
+        return names
+
+    def buffer_slots(self) -> Iterator[tuple[str, nn.Module, str]]:
+        """(name, owner, key) of every buffer of the models, persistent or not."""
+        yield from _buffer_slots(self.models)
+
+    def average_slots(self) -> Iterator[tuple[str, Tensor]]:
+        for prefix, average in _named("ema", self.averages):
+            yield from ((_join(prefix, name), p) for name, p in average.named_parameters())
+            yield from ((_join(prefix, name), b) for name, b in average.named_buffers())
+
+    def optimizer_slots(self) -> Iterator[tuple[str, dict[str, Any], str, Tensor]]:
+        """(name, the parameter's state, key, tensor) of every tensor an optimizer keeps."""
+        for optimizer in self.optimizers:
+            for parameter, entry in optimizer.state.items():
+                owner = self.parameter_names.get(parameter, "?") if isinstance(parameter, Tensor) else "?"
+                for key, value in entry.items():
+                    if isinstance(value, Tensor):
+                        yield f"{type(optimizer).__name__}[{owner}].{key}", entry, key, value
+
+    def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(kind, name, tensor) of everything that must stay finite."""
+        for parameter, name in self.parameter_names.items():
+            yield "parameter", name, parameter
+        for name, owner, key in self.buffer_slots():
+            value = owner._buffers[key]
+            if value is not None:
+                yield "buffer", name, value
+        for name, _, _, value in self.optimizer_slots():
+            yield "optimizer", name, value
+        for name, value in self.average_slots():
+            yield "ema", name, value
+
+    def nbytes(self) -> int:
+        """The size of one copy of it all."""
+        return sum(t.numel() * t.element_size() for _, _, t in self.tensors())
+
+
+class StateCopy:
+    """A copy of a TrainingState (or of some optimizers' part of it) that can be put back bit for bit.
+
+    Taking it again reuses the memory of the last time, so one StateCopy costs one copy of the state.
+    """
+
+    def __init__(
+        self, state: TrainingState, device: str | None = None, optimizers: Sequence[Optimizer] | None = None
+    ) -> None:
+        self._state = state
+        self._device = device
+        self._only = optimizers
+        self._store: dict[int, tuple[Tensor, Tensor]] = {}
+        self._structure: list[Any] = []
+        self._slots: list[tuple[nn.Module, str, Tensor | None]] = []
+        self._schedulers: list[dict[str, Any]] = []
+        self.valid = False
+
+    def take(self) -> None:
+        """Copy the state as it is now. Valid only once the copy is complete."""
+        self.valid = False
+        live = self._live_tensors()
+        old, self._store = self._store, {}
+        for tensor in live:
+            kept = old.get(id(tensor))
+            mine = kept[1] if kept is not None and kept[0] is tensor and _fits(kept[1], tensor) else None
+            if mine is None:
+                mine = torch.empty_like(tensor, device=self._device or tensor.device, requires_grad=False)
+            self._store[id(tensor)] = (tensor, mine)
+        del old
+        with torch.no_grad():
+            copy_all([pair[1] for pair in self._store.values()], [pair[0] for pair in self._store.values()])
+        self._structure = [self._outline(optimizer) for optimizer in self._optimizers()]
+        if self._only is None:
+            self._slots = [(owner, key, owner._buffers[key]) for _, owner, key in self._state.buffer_slots()]
+        self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._state.schedulers]
+        self.valid = True
+
+    def restore(self) -> None:
+        """Put everything back as it was when the copy was taken."""
+        if not self.valid:
+            raise RuntimeError("this copy of the training state is incomplete and cannot be restored")
+        with torch.no_grad():
+            copy_all([pair[0] for pair in self._store.values()], [pair[1] for pair in self._store.values()])
+        for owner, key, tensor in self._slots:
+            owner._buffers[key] = tensor
+        for optimizer, outline in zip(self._optimizers(), self._structure, strict=True):
+            for parameter in [p for p in optimizer.state if p not in outline["state"]]:
+                del optimizer.state[parameter]
+            for parameter, entry in outline["state"].items():
+                optimizer.state[parameter] = dict(entry)
+            for group, saved in zip(optimizer.param_groups, outline["groups"], strict=True):
+                for key in [key for key in group if key != "params" and key not in saved]:
+                    del group[key]
+                group.update(copy.deepcopy(saved))
+        for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=True):
+            scheduler.load_state_dict(copy.deepcopy(saved))
+
+    def _optimizers(self) -> Sequence[Optimizer]:
+        return self._state.optimizers if self._only is None else self._only
+
+    def _live_tensors(self) -> list[Tensor]:
+        if self._only is None:
+            return [tensor for _, _, tensor in self._state.tensors()]
+        tensors = [p for o in self._only for g in o.param_groups for p in g["params"]]
+        for optimizer in self._only:
+            for entry in optimizer.state.values():
+                tensors.extend(value for value in entry.values() if isinstance(value, Tensor))
+        return tensors
+
+    @staticmethod
+    def _outline(optimizer: Optimizer) -> dict[str, Any]:
+        """Which entries exist and their plain values; tensors stand for themselves, `_store` has their content."""
+        state = {
+            parameter: {
+                key: value if isinstance(value, Tensor) else copy.deepcopy(value)
+                for key, value in entry.items()
+            }
+            for parameter, entry in optimizer.state.items()
+        }
+        groups = [
+            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+        return {"state": state, "groups": groups}
+
+
+def copy_all(destinations: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy many tensors in one fused call; sparse layouts, which it cannot take, one by one."""
+    dense = [(d, s) for d, s in zip(destinations, sources, strict=True) if s.layout is torch.strided]
+    if dense:
+        torch._foreach_copy_([d for d, _ in dense], [s for _, s in dense])
+    for destination, source in zip(destinations, sources, strict=True):
+        if source.layout is not torch.strided:
+            destination.copy_(source)
+
+
+def _fits(mine: Tensor, live: Tensor) -> bool:
+    return mine.shape == live.shape and mine.dtype == live.dtype and mine.layout == live.layout
+
+
+def _named(kind: str, modules: Iterable[nn.Module]) -> list[tuple[str, nn.Module]]:
+    modules = list(modules)
+    if len(modules) == 1:
+        return [(kind, modules[0])]
+    return [(f"{kind}{index}", module) for index, module in enumerate(modules)]
+
+
+def _buffer_slots(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
+    for prefix, model in models.items():
+        for path, owner in model.named_modules():
+            for key in owner._buffers:
+                yield _join(_join(prefix, path), key), owner, key
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name

@@ -1,0 +1,126 @@
+"""Transaction: what one step may change before anyone knows whether it is good, and the way back.
+
+Buffers are saved cheaply. Small ones (running statistics, loss marginals) are copied before every step, in one
+fused call; large ones (attention masks, position tables, queues) only when their version counter moved.
+The version alone is not enough: batch norm's kernel changes its statistics without counting a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stayfinite.recover.rng import RngState
+from stayfinite.recover.state import StateCopy, TrainingState, copy_all
+
+SMALL = 1 << 16
+"""Buffers of at most this many elements are copied before every step."""
+
+_REFRESH_EVERY = 100
+"""How often the list of buffers is made anew, so that buffers registered later are found."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    owner: nn.Module
+    key: str
+    tensor: Tensor | None = None
+    saved: Tensor | None = None
+    version: int = -1
+
+
+class Transaction:
+    """`begin` before a step, `undo` after a refused one; nothing needs doing after a good one."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._slots: list[_Slot] = []
+        self._begun = 0
+        self._before_update: dict[tuple[int, ...], StateCopy] = {}
+        self.rng: RngState | None = None
+        self.open = False
+
+    def begin(self) -> None:
+        """Note the random generators and save the buffers as they are now."""
+        if self._begun % _REFRESH_EVERY == 0 or self._begun == 1:
+            known = {(id(slot.owner), slot.key): slot for slot in self._slots}
+            self._slots = [
+                known.get((id(owner), key)) or _Slot(owner, key)
+                for _, owner, key in self._state.buffer_slots()
+            ]
+        self._begun += 1
+        self.rng = RngState.capture()
+        self._save_buffers()
+        self.open = True
+
+    def _save_buffers(self) -> None:
+        saved: list[Tensor] = []
+        live: list[Tensor] = []
+        for slot in self._slots:
+            tensor = slot.owner._buffers.get(slot.key)
+            same = tensor is slot.tensor
+            slot.tensor = tensor
+            if tensor is None:
+                slot.saved = None
+                continue
+            if same and tensor.numel() > SMALL and tensor._version == slot.version:
+                continue
+            if slot.saved is None or not same:
+                slot.saved = torch.empty_like(tensor, requires_grad=False)
+            slot.version = tensor._version
+            saved.append(slot.saved)
+            live.append(tensor)
+        if saved:
+            with torch.no_grad():
+                copy_all(saved, live)
+
+    def copy_before_update(self, optimizers: Sequence[Optimizer]) -> None:
+        """Also copy parameters and optimizer state, so that a bad update itself can be undone."""
+        key = tuple(id(optimizer) for optimizer in optimizers)
+        if key not in self._before_update:
+            self._before_update[key] = StateCopy(self._state, optimizers=optimizers)
+        self._before_update[key].take()
+
+    def undo_update(self, optimizers: Sequence[Optimizer]) -> None:
+        """Put parameters and optimizer state back as `copy_before_update` found them."""
+        self._before_update[tuple(id(optimizer) for optimizer in optimizers)].restore()
+
+    def undo(self, restore_rng: bool) -> None:
+        """Put the buffers, and if asked the random generators, back as `begin` found them."""
+        live: list[Tensor] = []
+        saved: list[Tensor] = []
+        for slot in self._slots:
+            slot.owner._buffers[slot.key] = slot.tensor
+            if slot.tensor is not None and slot.saved is not None:
+                live.append(slot.tensor)
+                saved.append(slot.saved)
+        if live:
+            with torch.no_grad():
+                copy_all(live, saved)
+            for slot in self._slots:
+                if slot.tensor is not None:
+                    slot.version = slot.tensor._version
+        if restore_rng and self.rng is not None:
+            self.rng.restore()
+        self.open = False
+
+    def undo_where(self, bad: Tensor) -> None:
+        """The same for buffers without asking the host: keeps each buffer unless `bad` is true on its device."""
+        with torch.no_grad():
+            for slot in self._slots:
+                if slot.tensor is not None and slot.saved is not None:
+                    changed = slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version
+                    if changed:
+                        slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+
+    def close(self) -> None:
+        """The step was good: what `begin` saved is no longer needed."""
+        self.open = False
+
+    def buffers_changed(self) -> list[Tensor]:
+        """The live buffers a step may have changed, for a look at whether they are still finite."""
+        return [slot.tensor for slot in self._slots if slot.tensor is not None and slot.saved is not None]

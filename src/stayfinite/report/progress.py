@@ -1,0 +1,73 @@
+"""The progress line of a guarded run: one live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from stayfinite.findings import Json, as_float
+
+_REDRAW_SECONDS = 0.1
+_PLAIN_LINE_SECONDS = 15.0
+
+
+class Progress:
+    """Shows loss, norm, rate and counts, and says every event. Writes to stderr; stdout is the script's own."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+        self._terminal = not quiet and sys.stderr.isatty()
+        self._live: Live | None = None
+        self._shown = time.monotonic()
+        self._text = ""
+
+    def step(self, line: dict[str, Json], counts: dict[str, int]) -> None:
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if now - self._shown < (_REDRAW_SECONDS if self._terminal else _PLAIN_LINE_SECONDS):
+            return
+        self._shown = now
+        self._text = describe(line, counts)
+        if not self._terminal:
+            self._console.print(Text(self._text))
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(Text(self._text, overflow="ellipsis", no_wrap=True), refresh=True)
+
+    def event(self, text: str) -> None:
+        """Something a person must know; said even between two progress lines."""
+        if not self._quiet:
+            self._console.print(Text(f"stayfinite: {text}"))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def describe(line: dict[str, Json], counts: dict[str, int]) -> str:
+    """step 120 | loss 2.31 | norm 0.84 | lr 3e-4 | applied 119 | skipped 1"""
+    parts = [f"step {line.get('step')}"]
+    for key, label in (("loss", "loss"), ("grad_norm", "norm")):
+        value = as_float(line.get(key))
+        if value is not None:
+            parts.append(f"{label} {value:.4g}")
+    rates: Any = line.get("lr") or []
+    if rates:
+        parts.append("lr " + "/".join(f"{rate:.3g}" for rate in dict.fromkeys(rates)))
+    if line.get("scale") is not None:
+        parts.append(f"scale {as_float(line['scale']):g}")
+    parts.append(f"applied {counts['applied']}")
+    parts.append(f"skipped {counts['skipped']}")
+    if counts["rolled_back"]:
+        parts.append(f"rolled back {counts['rolled_back']}")
+    return " | ".join(parts)

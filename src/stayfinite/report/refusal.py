@@ -1,0 +1,49 @@
+"""One sentence on a refused step: what was bad, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stayfinite.findings import TensorSummary
+from stayfinite.findings.subjects.refused_step import RefusedStep
+
+
+def sentence(step: RefusedStep) -> str:
+    """For the terminal, the record and the final message of a stopped run."""
+    where = f" on rank {step.rank}" if step.rank is not None else ""
+    kept = (*step.parameters, *step.moments, *step.buffers, *step.averages)
+    if step.bad_update:
+        return f"the optimizer's update made {_tensors(kept)} non-finite and was undone"
+    if step.trigger == "parameter":
+        return f"kept state is not finite: {_tensors(kept)}"
+    if step.trigger == "spike":
+        return "a spike: " + ", ".join(
+            f"{s.quantity} {s.value:.4g}, typically {s.typical:.4g}" for s in step.spikes
+        )
+    if step.trigger == "loss":
+        return f"the loss is {step.loss}{_components(step)}{where}{_batch(step)}"
+    if step.norm_overflowed:
+        return f"the gradient norm overflowed although every gradient is finite{where}"
+    return f"the gradient is not finite{where}: {_listed(step.gradients)}{_batch(step)}"
+
+
+def _components(step: RefusedStep) -> str:
+    return f" (component {_listed(list(step.components))})" if step.components else ""
+
+
+def _batch(step: RefusedStep) -> str:
+    if not step.batch:
+        return ""
+    first = step.batch[0]
+    return f"; {first.name} holds {first.nan} NaN and {first.inf} Inf"
+
+
+def _tensors(tensors: Sequence[TensorSummary]) -> str:
+    return _listed([tensor.name for tensor in tensors])
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "unknown"
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

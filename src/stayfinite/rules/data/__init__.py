@@ -1,0 +1,1 @@
+"""Rules of family DAT: the data a step was given."""

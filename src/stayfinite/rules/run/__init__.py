@@ -1,0 +1,1 @@
+"""Rules of family RUN: the run as a whole."""

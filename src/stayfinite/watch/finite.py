@@ -1,0 +1,96 @@
+"""Are these tensors finite? One fused pass; which ones are not and how badly only when it says no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from stayfinite.findings import TensorSummary
+
+_NARROW = {
+    dtype
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+    if (dtype := getattr(torch, name, None)) is not None
+}
+
+
+def _checkable(tensor: Tensor) -> Tensor | None:
+    """The part of a tensor that can be non-finite, in a form the fused pass takes."""
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.numel() == 0 or tensor.is_meta:
+        return None
+    value = tensor.detach()
+    if value.layout is torch.sparse_coo:
+        value = value._values()
+    elif value.layout is not torch.strided:
+        value = value.values()
+    return value.float() if value.dtype in _NARROW else value
+
+
+@torch.no_grad()
+def peak(tensors: Iterable[Tensor]) -> Tensor | None:
+    """The largest magnitude of all, on the device: NaN or Inf if any of them holds one. None for no tensors."""
+    values = [value for tensor in tensors if (value := _checkable(tensor)) is not None and value.numel() > 0]
+    if not values:
+        return None
+    norms = torch._foreach_norm(values, float("inf"))
+    device = norms[0].device
+    dtype = torch.float64 if any(n.dtype is torch.float64 for n in norms) else torch.float32
+    return torch.stack([norm.to(device=device, dtype=dtype) for norm in norms]).max()
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """True if no tensor holds NaN or Inf. One transfer to the host."""
+    largest = peak(tensors)
+    return largest is None or bool(torch.isfinite(largest))
+
+
+def nonfinite(named: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:
+    """The tensors that hold NaN or Inf, in a few numbers each."""
+    named = list(named)
+    if all_finite([tensor for _, tensor in named]):
+        return []
+    return [summarize(name, tensor) for name, tensor in named if not all_finite([tensor])]
+
+
+@torch.no_grad()
+def summarize(name: str, tensor: Tensor) -> TensorSummary:
+    """Counts and finite range of one tensor. Not for the hot path."""
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    value = _checkable(tensor)
+    if value is None:
+        value = tensor.detach()
+        if value.numel() == 0 or value.is_meta or value.is_quantized:
+            return TensorSummary(name, shape, dtype)
+    if value.is_complex():
+        value = torch.view_as_real(value)
+    nan = int(torch.isnan(value).sum())
+    inf = int(torch.isinf(value).sum())
+    good = value[torch.isfinite(value)]
+    if good.dtype is torch.bool:
+        good = good.to(torch.uint8)
+    return TensorSummary(
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        min=float(good.min()) if good.numel() else None,
+        max=float(good.max()) if good.numel() else None,
+        zeros=int((value == 0).sum()),
+        nan=nan,
+        inf=inf,
+    )
+
+
+def tensors_in(value: object, name: str = "batch") -> list[tuple[str, Tensor]]:
+    """The tensors of a batch of any ordinary shape: tensor, list, tuple, dict, dataclass, namedtuple."""
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in tensors_in(item, f"{name}[{key!r}]")]
+    if isinstance(value, (list, tuple)):
+        return [found for i, item in enumerate(value) for found in tensors_in(item, f"{name}[{i}]")]
+    fields = getattr(value, "__dataclass_fields__", None)
+    if fields is not None:
+        return [found for f in fields for found in tensors_in(getattr(value, f, None), f"{name}.{f}")]
+    return []

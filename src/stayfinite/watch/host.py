@@ -1,0 +1,41 @@
+"""The way of numbers from the device to the host: one transfer for all of them, or one that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def pack(scalars: Sequence[Tensor]) -> Tensor:
+    """One vector out of 0-d tensors of any real dtype and device, on the first one's device.
+
+    float32, unless one of them is float64: its value may lie beyond float32's range.
+    """
+    wide = any(scalar.dtype is torch.float64 for scalar in scalars)
+    dtype = torch.float64 if wide else torch.float32
+    device = scalars[0].device
+    with torch.no_grad():
+        return torch.stack([scalar.detach().to(device=device, dtype=dtype) for scalar in scalars])
+
+
+class Fetch:
+    """A vector under way to the host. `read` waits for it; a step later there is nothing to wait for."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._event: torch.Event | None = None
+        if numbers.device.type == "cuda":
+            self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._host.copy_(numbers, non_blocking=True)
+            self._event = torch.Event("cuda")
+            self._event.record()
+        else:
+            self._host = numbers
+
+    def read(self) -> list[list[float]]:
+        """The rows of numbers, one a rank."""
+        if self._event is not None:
+            self._event.synchronize()
+        rows: list[list[float]] = self._host.tolist()
+        return rows

@@ -1,0 +1,59 @@
+"""Journal: what a run leaves on disk as it goes. run.jsonl line by line, and a folder for every incident."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stayfinite.findings import Incident, Json
+from stayfinite.watch.environment import memory_mb
+from stayfinite.watch.incidents import IncidentFolder
+from stayfinite.watch.recorder import Recorder
+from stayfinite.watch.verdict import Verdict
+
+
+class Journal:
+    """Lines with an "event" tell of the run; the others are one a step."""
+
+    def __init__(self, run_dir: Path, device: torch.device, listeners: Sequence[Any]) -> None:
+        self._recorder = Recorder(run_dir, listeners=listeners)
+        self._incidents = IncidentFolder(run_dir)
+        self._device = device
+        self.path = self._recorder.path
+
+    @property
+    def history(self) -> list[dict[str, Json]]:
+        """The last steps."""
+        return list(self._recorder.history)
+
+    def step(
+        self, step: int, verdict: Verdict, rates: list[float], started: float, action: str, what: str | None
+    ) -> dict[str, Any]:
+        line: dict[str, Any] = {"step": step, "loss": verdict.own_loss}
+        if verdict.components:
+            line["components"] = verdict.components
+        line |= {"grad_norm": verdict.grad_norm, "lr": rates}
+        if verdict.scale is not None:
+            line["scale"] = verdict.scale
+        if verdict.update_ratio is not None:
+            line["update_ratio"] = verdict.update_ratio
+        line["seconds"] = round(time.perf_counter() - started, 6)
+        line["memory_mb"] = memory_mb(self._device)
+        line["action"] = action
+        if what is not None:
+            line["what"] = what
+        self._recorder.write(line, now=what is not None)
+        return line
+
+    def event(self, event: str, step: int, **facts: Any) -> None:
+        self._recorder.event({"event": event, "step": step, **facts})
+
+    def incident(self, incident: Incident) -> Path | None:
+        return self._incidents.write(incident)
+
+    def close(self) -> None:
+        self._recorder.close()

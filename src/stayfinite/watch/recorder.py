@@ -1,0 +1,140 @@
+"""run.jsonl: one line a step, valid JSON, readable while the run writes it and after it crashed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stayfinite.findings import Json, jsonable
+
+FLUSH_SECONDS = 1.0
+"""What a crash can lose at most."""
+
+
+class RunDirectoryError(OSError):
+    """The run directory cannot be used; the message says what to do."""
+
+
+class Recorder:
+    """Appends to `run.jsonl` through a buffer of fixed size and hands the same numbers to any other listener."""
+
+    def __init__(self, run_dir: Path, history: int = 20, listeners: Sequence[Any] = ()) -> None:
+        self.path = run_dir / "run.jsonl"
+        self.history: deque[dict[str, Json]] = deque(maxlen=history)
+        self._listeners = [_as_listener(listener) for listener in listeners]
+        self._flushed = time.monotonic()
+        self._broken = False
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a", encoding="utf-8", buffering=1 << 16)
+            _end_partial_line(self.path, self._file)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"stayfinite cannot write its record to {self.path}: {error.strerror or error}. "
+                "Choose a writable directory with Guard(run_dir=...)."
+            ) from error
+
+    def write(self, line: dict[str, Any], *, now: bool = False) -> None:
+        """Add one step; `now` makes it durable at once, as events should be."""
+        plain = _plain(line)
+        self.history.append(plain)
+        for listener in self._listeners:
+            listener(plain)
+        self._append(plain, now=now)
+
+    def event(self, line: dict[str, Any]) -> None:
+        """Add a line that is no step; durable at once."""
+        self._append(_plain(line), now=True)
+
+    def _append(self, plain: dict[str, Json], *, now: bool) -> None:
+        if self._broken:
+            return
+        try:
+            self._file.write(json.dumps(plain, allow_nan=False, separators=(",", ":")) + "\n")
+            if now or time.monotonic() - self._flushed > FLUSH_SECONDS:
+                self._file.flush()
+                self._flushed = time.monotonic()
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+
+    def flush(self) -> None:
+        if self._broken or self._file.closed:
+            return
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        self.flush()
+        if not self._broken:
+            self._file.close()
+
+    def _give_up(self, error: Exception) -> None:
+        """A full disk or a closed file must not end a training: say so once and go on without a record."""
+        self._broken = True
+        reason = getattr(error, "strerror", None) or error
+        warnings.warn(
+            f"stayfinite can no longer write {self.path}: {reason}. The training goes on and stays guarded, "
+            "but its steps are not recorded; free space or make the directory writable and start a new Guard.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _plain(line: dict[str, Any]) -> dict[str, Json]:
+    return {key: jsonable(value) for key, value in line.items()}
+
+
+def _end_partial_line(path: Path, file: Any) -> None:
+    """A run that was killed may have left half a line; the next line must not be glued to it."""
+    if path.stat().st_size == 0:
+        return
+    with path.open("rb") as existing:
+        existing.seek(-1, os.SEEK_END)
+        if existing.read(1) != b"\n":
+            file.write("\n")
+
+
+def _as_listener(listener: Any) -> Callable[[dict[str, Json]], None]:
+    """A callable takes each line as a dict; a TensorBoard writer gets its numbers through add_scalar."""
+    if hasattr(listener, "add_scalar"):
+        return _TensorBoard(listener)
+    if callable(listener):
+        hand_over: Callable[[dict[str, Json]], None] = listener
+        return hand_over
+    raise TypeError(
+        f"Guard(listeners=[...]) takes callables or TensorBoard writers; got a {type(listener).__name__}"
+    )
+
+
+class _TensorBoard:
+    """Scalars under stayfinite/..., non-finite ones left out: TensorBoard draws them as gaps anyway."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __call__(self, line: dict[str, Json]) -> None:
+        step = line.get("step")
+        for name, value in line.items():
+            if name == "step":
+                continue
+            if isinstance(value, dict):
+                for part, number in value.items():
+                    self._add(f"stayfinite/{name}/{part}", number, step)
+            elif isinstance(value, list):
+                for index, number in enumerate(value):
+                    self._add(f"stayfinite/{name}/{index}", number, step)
+            else:
+                self._add(f"stayfinite/{name}", value, step)
+
+    def _add(self, tag: str, value: Json, step: Json) -> None:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            self._writer.add_scalar(tag, value, step)

@@ -1,0 +1,86 @@
+"""The sentinel: one fused pass over the raw gradients, before clipping and shared with it. No transfer to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+
+
+class Reading:
+    """The gradients of one step and their norms, as tensors on the device."""
+
+    def __init__(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
+        self.names = list(names)
+        self.gradients = list(gradients)
+        self.total = self._norm(None)
+
+    @torch.no_grad()
+    def _norm(self, dtype: torch.dtype | None) -> Tensor:
+        """The total norm, by the same operations in the same order as torch's clip_grad_norm_: same bits."""
+        if not self.gradients:
+            return torch.zeros(())
+        dense = [g for g in self.gradients if g.layout is torch.strided]
+        norms: list[Tensor] = []
+        if dense:
+            groups = _group_tensors_by_device_and_dtype([dense])  # type: ignore[list-item]
+            for (tensors,), _ in groups.values():
+                norms.extend(torch._foreach_norm(tensors, 2.0, dtype))  # type: ignore[arg-type]
+        for gradient in self.gradients:
+            if gradient.layout is not torch.strided:
+                norms.append(torch.linalg.vector_norm(_values(gradient), 2.0, dtype=dtype))
+        device = self.gradients[0].device
+        total = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), 2.0)
+        return _whole(total)
+
+    def norm_in_float32(self) -> Tensor:
+        """For half gradients: their norm may exceed 65504 although each of them is finite."""
+        return self._norm(torch.float32)
+
+    @property
+    def is_half(self) -> bool:
+        return any(g.dtype in (torch.float16, torch.bfloat16) for g in self.gradients)
+
+    @torch.no_grad()
+    def clip(self, max_norm: float, total: Tensor | None = None) -> None:
+        """Scale the gradients to at most `max_norm`, exactly as torch's clip_grad_norm_ does."""
+        if not self.gradients:
+            return
+        norm = self.total if total is None else total
+        coefficient = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        dense = [g for g in self.gradients if g.layout is torch.strided]
+        if dense:
+            groups = _group_tensors_by_device_and_dtype([dense])  # type: ignore[list-item]
+            for (device, _), ((tensors,), _) in groups.items():
+                torch._foreach_mul_(tensors, coefficient.to(device))  # type: ignore[arg-type]
+        for gradient in self.gradients:
+            if gradient.layout is not torch.strided:
+                gradient.mul_(coefficient.to(gradient.device))
+
+    def culprits(self) -> list[str]:
+        """The parameters whose gradient holds NaN or Inf. Only asked after the norm was not finite."""
+        return [n for n, g in zip(self.names, self.gradients, strict=True) if not _is_finite(g)]
+
+
+def read(parameters: Sequence[Tensor], names: Mapping[Tensor, str]) -> Reading:
+    """One pass over the gradients that exist; parameters without one (frozen, unused) do not count."""
+    having = [p for p in parameters if p.grad is not None]
+    return Reading([names.get(p, "?") for p in having], [p.grad for p in having if p.grad is not None])
+
+
+def _values(gradient: Tensor) -> Tensor:
+    """The stored numbers of a sparse gradient, equal indices added up."""
+    return gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient.values()
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    values = gradient if gradient.layout is torch.strided else _values(gradient)
+    return bool(torch.isfinite(values).all())
+
+
+def _whole(total: Tensor) -> Tensor:
+    """A DTensor's norm is spread over the ranks until it is asked for as a whole."""
+    full = getattr(total, "full_tensor", None)
+    return full() if full is not None else total

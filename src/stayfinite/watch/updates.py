@@ -1,0 +1,46 @@
+"""How far an update moves the weights, measured on a small fixed sample so that it costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_TENSORS = 4
+_ELEMENTS = 4096
+
+
+class UpdateSampler:
+    """`before` and `after` an optimizer step; `after` gives |change| / |weight| of the sample, on the device."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        trained = [p for p in parameters if p.requires_grad and p.is_floating_point() and p.numel() > 0]
+        trained = [p for p in trained if p.layout is torch.strided]
+        largest = sorted(trained, key=lambda p: p.numel(), reverse=True)[:_TENSORS]
+        self._parameters = [p for p in largest if p.device == largest[0].device]
+        self._before: list[Tensor] = []
+
+    def _sample(self) -> list[Tensor]:
+        return [p.detach().reshape(-1)[:_ELEMENTS] for p in self._parameters]
+
+    @torch.no_grad()
+    def before(self) -> None:
+        sample = self._sample()
+        if len(self._before) != len(sample):
+            self._before = [torch.empty_like(part) for part in sample]
+        if sample:
+            torch._foreach_copy_(self._before, sample)
+
+    @torch.no_grad()
+    def after(self) -> Tensor | None:
+        """The ratio as a 0-d tensor; None if there is nothing to sample or `before` was not called."""
+        if not self._before:
+            return None
+        sample = self._sample()
+        change = torch.stack(torch._foreach_norm(torch._foreach_sub(sample, self._before)))
+        weight = torch.stack(torch._foreach_norm(self._before))
+        ratio: Tensor = torch.linalg.vector_norm(change.float()) / torch.linalg.vector_norm(
+            weight.float()
+        ).clamp_min(1e-30)
+        return ratio

@@ -1,0 +1,92 @@
+"""Watcher: reads each step's gradients and numbers and says whether the step may be applied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from stayfinite.watch import spikes
+from stayfinite.watch.finite import peak
+from stayfinite.watch.losses import Loss
+from stayfinite.watch.sentinel import Reading, read
+from stayfinite.watch.updates import UpdateSampler
+from stayfinite.watch.verdict import Numbers, Verdict
+
+Trouble = Literal["state", "loss", "gradient", "update", "spike"]
+_FACTORS = {"loss": 1.5, "gradient norm": 4.0, "update": 10.0}
+"""By how much each quantity must jump to be called a spike at all."""
+
+
+@dataclass(slots=True)
+class Window:
+    """The micro-batches of one update: their losses, and what is needed to say more about them if it fails."""
+
+    started: float = field(default_factory=time.perf_counter)
+    losses: list[Loss] = field(default_factory=list)
+    batches: list[Any] = field(default_factory=list)
+    reading: Reading | None = None
+
+
+class Watcher:
+    """Keeps the statistics of a run. Non-finite values never enter them."""
+
+    def __init__(self, names: Mapping[Tensor, str]) -> None:
+        self._names = names
+        self._sampler = UpdateSampler(list(names))
+        self._spikes = {name: spikes.SpikeState(factor) for name, factor in _FACTORS.items()}
+        self._update_ratio: Tensor | None = None
+        self._state_peak: Tensor | None = None
+
+    def read(self, parameters: Sequence[Tensor]) -> Reading:
+        return read(parameters, self._names)
+
+    def numbers(
+        self, window: Window, reading: Reading, scale: Tensor | None, gather: Callable[[Tensor], Tensor]
+    ) -> Numbers:
+        """This step's numbers, and those of the last update that nobody has asked for yet."""
+        numbers = Numbers(window.losses, reading.total, scale, self._update_ratio, self._state_peak, gather)
+        self._update_ratio = self._state_peak = None
+        return numbers
+
+    def measure(self, update: Callable[[], Any]) -> None:
+        """Make the update and measure how far it moves the weights."""
+        self._sampler.before()
+        update()
+        self._update_ratio = self._sampler.after()
+
+    def check_state(self, tensors: Iterable[Tensor]) -> None:
+        """Look at all state; the answer comes to the host with the next step's numbers."""
+        self._state_peak = peak(tensors)
+
+    @staticmethod
+    def trouble(verdict: Verdict) -> Trouble | None:
+        """What of the step is not finite."""
+        if not verdict.state_is_finite:
+            return "state"
+        if not verdict.loss_is_finite:
+            return "loss"
+        return None if verdict.norm_is_finite else "gradient"
+
+    def jumps(self, verdict: Verdict) -> dict[str, spikes.Spike]:
+        """Which of the step's numbers stand out from the recent ones."""
+        found = {name: spikes.judge(self._spikes[name], value) for name, value in _values(verdict).items()}
+        return {name: spike for name, spike in found.items() if spike is not None}
+
+    def learn(self, verdict: Verdict) -> None:
+        """The step was applied: its numbers are now part of what is normal."""
+        for name, value in _values(verdict).items():
+            self._spikes[name], _ = spikes.update(self._spikes[name], value)
+
+    def forget(self) -> None:
+        """The run has jumped (a rollback, a new level): what was normal no longer is."""
+        self._spikes = {name: spikes.forget(state) for name, state in self._spikes.items()}
+        self._update_ratio = self._state_peak = None
+
+
+def _values(verdict: Verdict) -> dict[str, float]:
+    values = {"loss": verdict.loss, "gradient norm": verdict.grad_norm, "update": verdict.update_ratio}
+    return {name: value for name, value in values.items() if value is not None}
