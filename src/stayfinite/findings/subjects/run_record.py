@@ -102,6 +102,8 @@ class LoadEvent:
     lr_before: float | None = None  # what the script had asked for
     lr_after: float | None = None  # what the state brought
     lr_used: float | None = None  # what the next step (or the end of the script) really had
+    base_before: float | None = None  # initial_lr of the first group, or base_lrs[0] of a scheduler, as configured
+    base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
     missing: tuple[str, ...] = ()  # keys not in the file
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
@@ -157,3 +159,28 @@ class GradientFacts:
     missing: bool  # requires grad, is in an optimizer, has no gradient
     nan: int = 0
     inf: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """One copy of a replicated model: a rank of a process group, or a copy inside one script."""
+
+    rank: int
+    scale: float | None = None  # its loss scale, or the divisor by which it unscaled
+    steps: int = 0  # applied updates
+    skipped: int = 0  # refused updates
+    started_equal: bool = True  # its weights were bit for bit those of replica 0 when training began
+    equal: bool = True  # they still are
+    drift: float | None = None  # largest difference from replica 0
+    place: Place = Place()  # the line of its update
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedIntegers:
+    """Whole numbers (positions, time steps, indices) that a half dtype cannot tell apart."""
+
+    place: Place
+    dtype: str
+    largest: float
+    numel: int
+    distinct: int  # different values left after rounding

@@ -1,0 +1,106 @@
+"""DAT011: inputs that are orders of magnitude too large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.rules.evidence import at, births_by_weight, tensors
+
+# Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
+_LARGE = 100.0
+_GROWING = ("pow", "mul", "mm", "addmm", "bmm", "matmul", "convolution", "mse_loss", "linear", "add", "sum", "mean",
+            "square", "linalg_vector_norm", "norm", "smooth_l1_loss", "var", "sub", "baddbmm", "dot", "mv",
+            "huber_loss", "l1_loss", "cumsum")  # fmt: skip
+
+
+class InputOutOfScale(Rule[FailedStep]):
+    """The inputs are orders of magnitude larger than a network expects, and the step overflowed or diverged.
+
+    ## What it finds
+    A legal op that overflowed, or a loss that grows from the first steps on, in a step whose input tensors hold
+    magnitudes above 100 (raw pixels, raw prices, byte counts), or a hundred times those of the steps before.
+
+    ## Why it is bad
+    Activations, and with them gradients, scale with the input; a squared loss scales with its square. The rate
+    that is right for normalised inputs diverges for raw ones, and one corrupt record overflows float32.
+
+    ## Example
+    `model(images.float())` with pixels from 0 to 255; one record of 1e25 in a squared loss
+
+    ## The fix
+    Normalise by the dtype (`x.float() / 255`) or by statistics of the training set; reject records outside of
+    the expected range where they are read.
+
+    ## The popular fix that does not work
+    A tiny learning rate: it suits the large features only, the others are not learnt at all.
+
+    ## References
+    ultralytics/ultralytics#24986
+    """
+
+    code = "DAT011"
+    name = "input-out-of-scale"
+    cause = "DATA_SCALE"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        if subject.complete and not subject.births:
+            return
+        largest, held = _largest_input(subject)
+        before = [r.input_absmax for r in subject.history[:-1] if r.input_absmax]
+        typical = median(before) if before else None
+        for birth, weight in births_by_weight(subject):
+            local = _data_operand(birth)
+            value = max(largest or 0.0, local.absmax or 0.0 if local is not None else 0.0)
+            if not _legal_overflow(birth) or value < _LARGE:
+                continue
+            jumped = typical is not None and value > 100 * typical
+            # In float16 the format is the nearer explanation, unless the input itself is absurd.
+            certain = 0.93 if jumped or value > 1e10 else (0.8 if value >= 1e3 else 0.7)
+            yield self.finding(
+                f"{birth.op} overflowed on inputs up to {value:.3g}"
+                + (f", {value / typical:.1g} times those of the steps before" if jumped and typical else ""),
+                fix="normalise the inputs (x.float() / 255, or by training statistics) and reject records out of range",
+                evidence={"inputs": tensors(held or local), "input_absmax": value, "typical": typical},
+                confidence=(certain * 0.9 if birth.is_half and not jumped else certain) * weight,
+                **at(birth),
+            )
+            return
+        if (
+            not subject.births
+            and subject.trigger in ("loss", "gradient", "spike")
+            and (largest or 0.0) >= _LARGE
+        ):
+            yield self.finding(
+                f"the loss left its range on inputs up to {largest:.3g}",
+                fix="normalise the inputs (x.float() / 255, or by training statistics)",
+                evidence={"inputs": tensors(held), "input_absmax": largest, "typical": typical},
+                confidence=0.6,
+            )
+
+
+def _largest_input(step: FailedStep) -> tuple[float | None, Operand | None]:
+    """The largest magnitude among the inputs of the step: of its batch, or as the history recorded it."""
+    floats = [o for o in step.batch if o.absmax is not None and not (o.is_integer and o.dtype != "uint8")]
+    held = max(floats, key=lambda o: o.absmax or 0.0, default=None)
+    recorded = step.history[-1].input_absmax if step.history else None
+    if held is None:
+        return recorded, None
+    return max(held.absmax or 0.0, recorded or 0.0), held
+
+
+def _data_operand(birth: TracedBirth) -> Operand | None:
+    """An operand that is data: nothing is learnt through it, and it is no parameter."""
+    kinds = ("batch", "outside", "random", "constant")
+    found = [o for o in birth.operands if o.origin in kinds and not o.requires_grad and o.absmax is not None]
+    return max(found, key=lambda o: o.absmax or 0.0, default=None)
+
+
+def _legal_overflow(birth: TracedBirth) -> bool:
+    return (
+        birth.op in _GROWING and birth.transition in ("finite->inf", "amplified") and birth.phase == "forward"
+    )

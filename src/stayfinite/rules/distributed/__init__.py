@@ -1,0 +1,1 @@
+"""Rules of family DST: ranks and replicas that should act as one."""

@@ -1,0 +1,57 @@
+"""NUM023: an error message far from the value that caused it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+_UNRELATED = ("is non-finite, so it cannot be clipped", "not reproduced")
+
+
+class ErrorFarFromCause(Rule[FailedStep]):
+    """The exception names a victim: the value it complains about became NaN earlier, at another line.
+
+    ## What it finds
+    An exception (BCELoss range, multinomial, a constraint of torch.distributions, a failed decomposition, an index
+    made of NaN) in a step where a NaN or Inf was born before it, at a place that is named.
+
+    ## Why it is bad
+    People repair the line of the exception. The birth stays, and next time something else complains.
+
+    ## Example
+    "invalid multinomial distribution" two steps after `adv.std()` of a single value made the weights NaN
+
+    ## The fix
+    Repair the birth that the report names; the exception goes with it.
+
+    ## The popular fix that does not work
+    Clamping the probabilities or `validate_args=False`: the message is gone and the weights are NaN.
+
+    ## References
+    DLR-RM/stable-baselines3#265
+    """
+
+    code = "NUM023"
+    name = "error-far-from-cause"
+    cause = "SECONDARY_ERROR"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        failure, birth = subject.failure, subject.birth
+        if failure is None or birth is None or birth.transition == "raised":
+            return
+        if any(text in failure.text for text in _UNRELATED):
+            return
+        text = failure.text.strip()
+        first = text.splitlines()[0] if text else failure.kind
+        yield self.finding(
+            f"{failure.kind} at line {failure.place.line} ({first[:120]}) is a consequence: the value was born in "
+            f"{birth.op} at line {birth.birth.line}",
+            fix=f"repair line {birth.birth.line}; leave the line of the exception as it is",
+            evidence={"error": failure.text, "error_line": failure.place.line, "birth_op": birth.birth.op},
+            confidence=0.72,
+            file=birth.birth.file,
+            line=birth.birth.line,
+        )

@@ -1,0 +1,65 @@
+"""NUM004: a softmax written by hand whose exponentials all underflow to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import (
+    DIVISIONS,
+    at,
+    births_by_weight,
+    by_autograd,
+    counted,
+    divisor_of,
+    span,
+    tensors,
+)
+
+
+class ExpUnderflowInDivisor(Rule[FailedStep]):
+    """A sum of exponentials is exactly zero, and something is divided by it.
+
+    ## What it finds
+    A division by zero whose divisor is a sum (or mean) of exponentials: every term underflowed.
+
+    ## Why it is bad
+    0/0 is NaN. On paper a sum of exponentials is positive; in float32 exp(-104) is 0, in float16 exp(-18) is.
+
+    ## Example
+    `w = torch.exp(-distance); w = w / w.sum(-1, keepdim=True)` with all distances above 104
+
+    ## The fix
+    `torch.softmax(-distance, -1)`: it subtracts the maximum first, so one term is always 1.
+
+    ## The popular fix that does not work
+    `w / (w.sum() + 1e-16)`: the weights are then all zero instead of a distribution, and the gradient is too.
+
+    ## References
+    pyg-team/pytorch_geometric#53
+    """
+
+    code = "NUM004"
+    name = "exp-underflow-in-divisor"
+    cause = "EXP_OVERFLOW"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        for birth, weight in births_by_weight(subject):
+            divisor = divisor_of(birth) if birth.op in DIVISIONS and not by_autograd(birth) else None
+            if divisor is None or not divisor.summary.zeros:
+                continue
+            exponential = divisor.made_by("exp", "exp2", "softplus", within=6)
+            if (
+                exponential is None
+                or divisor.made_by("sum", "mean", "index_add", "scatter_add", within=6) is None
+            ):
+                continue
+            yield self.finding(
+                f"{counted(divisor.summary.zeros, 'sum')} of exponentials is exactly 0 and divides ({span(divisor)})",
+                fix="use torch.softmax (or subtract the maximum before exp), so that one term is always 1",
+                evidence={"inputs": tensors(*birth.operands), "exp_line": exponential.line},
+                confidence=0.9 * weight,
+                **at(birth),
+            )

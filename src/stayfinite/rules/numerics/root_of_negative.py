@@ -1,0 +1,82 @@
+"""NUM013: a root of a negative number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import (
+    at,
+    births_by_weight,
+    by_autograd,
+    counted,
+    facts,
+    source_of,
+    span,
+    tensors,
+)
+
+_OTHERS = ("lgamma", "digamma", "acosh")
+
+
+class RootOfNegative(Rule[FailedStep]):
+    """A square root or fractional power was taken of a negative number.
+
+    ## What it finds
+    sqrt, rsqrt and powers with a fractional exponent whose base is negative, and acosh below 1.
+
+    ## Why it is bad
+    The result is NaN. The value under a root is a squared distance, a variance or a discriminant; negative means
+    that the formula or the data left its domain, or that `E[x^2] - E[x]^2` was eaten by rounding.
+
+    ## Example
+    `torch.sqrt(1 - (p * p).sum(-1))` for a camera outside of the unit sphere
+
+    ## The fix
+    Repair what is under the root: normalise the poses, compute the variance as `((x - mean)**2).mean()`, compute
+    distances with `torch.cdist`. If only rounding makes it negative, clamp *with a positive floor* under the root.
+
+    ## The popular fix that does not work
+    `sqrt(abs(x))` or `sqrt(x.clamp(min=0))`: the first computes another geometry, the second has an infinite
+    gradient at 0.
+
+    ## References
+    Kai-46/nerfplusplus#10
+    """
+
+    code = "NUM013"
+    name = "root-of-negative"
+    cause = "DOMAIN_VIOLATION"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        for birth, weight in births_by_weight(subject):
+            if by_autograd(birth) or birth.birth.nan == 0:
+                continue
+            operand = birth.operand("self", "input") or (birth.operands[0] if birth.operands else None)
+            if birth.op in ("sqrt", "rsqrt"):
+                count = (
+                    int(birth.fact("outside"))
+                    if "outside" in birth.facts
+                    else (operand.negatives if operand else 0)
+                )
+            elif birth.op in ("pow", "float_power"):
+                count = int(birth.fact("negative_base")) if birth.facts.get("fractional") else 0
+            elif birth.op in _OTHERS:
+                count = int(birth.fact("outside"))
+            else:
+                continue
+            if not count:
+                continue
+            yield self.finding(
+                f"{birth.op} of {counted(count, 'negative value')} in {source_of(operand)} ({span(operand)})",
+                fix="repair the value under the root (normalise the geometry, two-pass variance, torch.cdist); if only "
+                "rounding makes it negative, clamp it to a small positive floor",
+                evidence={
+                    "inputs": tensors(operand),
+                    **facts(birth, "outside", "negative_base", "exponent", "fractional"),
+                },
+                confidence=0.93 * weight,
+                **at(birth),
+            )

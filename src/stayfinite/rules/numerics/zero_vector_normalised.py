@@ -1,0 +1,92 @@
+"""NUM014: a vector of norm zero was normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.rules.evidence import at, behind, births_by_weight, counted, divisor_of, facts, span, tensors
+
+_NORMS = ("linalg_vector_norm", "norm", "linalg_norm", "frobenius_norm", "vector_norm", "norm_except_dim",
+          "linalg_matrix_norm")  # fmt: skip
+_DIVIDING = ("div", "rsqrt", "reciprocal", "normalize", "cosine_similarity", "mul", *_NORMS)
+
+
+class ZeroVectorNormalised(Rule[FailedStep]):
+    """A vector of norm zero was divided by its norm.
+
+    ## What it finds
+    A division by a norm that is 0 (NaN), or by its floor of 1e-12, where the gradient is then 1e12 times too
+    large: finite, but enough to ruin every weight in one step.
+
+    ## Why it is bad
+    A zero vector has no direction. Padding embeddings, dead units and empty neighbourhoods are exactly zero. With
+    an eps of 1e-12 the forward pass is a harmless 0 and the gradient is g / 1e-12.
+
+    ## Example
+    `F.normalize(proj(emb(ids)), dim=-1)` where padded positions embed to zero
+
+    ## The fix
+    Normalise only rows that are not padding, or use an eps that bounds the gradient (1e-6 to 1e-3).
+
+    ## The popular fix that does not work
+    Gradient clipping: the norm is dominated by the one row, so all other gradients are scaled to nothing.
+    `nan_to_num` after the division leaves the gradient as it is.
+
+    ## References
+    pytorch/pytorch#184575
+    """
+
+    code = "NUM014"
+    name = "zero-vector-normalised"
+    cause = "NORMALIZE_ZERO_VECTOR"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        for birth, weight in births_by_weight(subject):
+            if behind(birth) not in _DIVIDING and birth.op not in ("div", "mul"):
+                continue
+            norm = _norm_divisor(birth)
+            if norm is None:
+                continue
+            zeros = norm.summary.zeros or int(birth.fact("zero_rows"))
+            smallest = norm.smallest_positive
+            if not zeros and not (smallest is not None and smallest <= 1e-7):
+                continue
+            if zeros:
+                message = f"division by the norm of {counted(zeros, 'zero vector')} ({span(norm)})"
+            else:
+                message = f"division by a norm of {smallest:.2g}: the gradient is divided by it too"
+            optimizer = 0.45 if birth.phase == "optimizer" else 1.0
+            yield self.finding(
+                message,
+                fix="normalise only rows that are not zero, or pass an eps that bounds the gradient: "
+                "F.normalize(x, dim=-1, eps=1e-4)",
+                evidence={
+                    "inputs": tensors(norm),
+                    **facts(birth, "zero_rows", "divisor_is", "divisor_min_abs"),
+                },
+                confidence=0.93 * optimizer * weight,
+                **at(birth),
+            )
+
+
+def _norm_divisor(birth: TracedBirth) -> Operand | None:
+    """The norm that something is divided by."""
+    candidates = [divisor_of(birth), birth.saved_tensor("other", "result"), *birth.operands, *birth.saved]
+    if birth.facts.get("divisor_is") == "norm":
+        return next((operand for operand in candidates if operand is not None), None)
+    if behind(birth) in _NORMS and birth.fact("zero_rows") and birth.phase == "backward":
+        return birth.saved_tensor("result") or next(iter(birth.saved), None)
+    for operand in candidates:
+        if operand is None:
+            continue
+        if operand.made_by(*_NORMS, within=3):
+            return operand
+        # sqrt(sum(x * x)), possibly with an eps or a clamp on the way
+        rooted = operand.made_by("sqrt", "rsqrt", within=3) and operand.made_by("sum", within=5)
+        if rooted and operand.made_by("pow", "mul", "square", within=7):
+            return operand
+    return None

@@ -1,0 +1,54 @@
+"""RUN015: a run whose learning rate is zero throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+_LONG = 10
+
+
+class RateIsZero(Rule[FailedStep]):
+    """The effective learning rate was zero at every step of the run.
+
+    ## What it finds
+    A finished run of at least ten optimizer steps whose rate was exactly 0 at each of them.
+
+    ## Why it is bad
+    Nothing was learnt, and nothing says so: the loss moves with the batches.
+
+    ## Example
+    `LambdaLR(opt, lambda step: step // warmup_steps)`, where integer division gives 0 during the whole run
+
+    ## The fix
+    Print the rate of the param groups after the first steps, and compare it with the configuration.
+
+    ## The popular fix that does not work
+    Another seed, or more epochs.
+
+    ## References
+    YunYang1994/TensorFlow2.0-Examples#8
+    """
+
+    code = "RUN015"
+    name = "rate-is-zero"
+    cause = "CONFIG_MISTAKE"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        seen = [record.lr for record in (*subject.first_steps, *subject.history)]
+        if not subject.complete or len(seen) < _LONG or any(rate is None or rate != 0.0 for rate in seen):
+            return
+        place = subject.schedulers[0].created if subject.schedulers else (
+            subject.optimizers[0].created if subject.optimizers else None
+        )  # fmt: skip
+        yield self.finding(
+            f"the learning rate was 0 at all {subject.history[-1].step + 1 if subject.history else len(seen)} steps",
+            fix="print the rate of the param groups after the first step; check integer divisions in the schedule",
+            evidence={"steps": len(seen)},
+            confidence=0.85,
+            file=place.file if place else None,
+            line=place.line if place else None,
+        )

@@ -1,0 +1,83 @@
+"""RUN011: a schedule whose rate only ever rises, or rises again when it should be over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+_PEAKED = ("OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts")  # these rise by design
+_LONG = 50
+
+
+class WarmupNeverEnds(Rule[FailedStep]):
+    """The schedule does not do what its settings say: the rate rises without end, or past its last step.
+
+    ## What it finds
+    A run that failed while its schedule had raised the rate at every one of at least 50 steps (a warm-up longer
+    than the training, often epochs taken for steps), and a cosine schedule that was stepped beyond its length and
+    climbs again.
+
+    ## Why it is bad
+    The planned peak was never the problem: there is no peak. The rate passes the point of divergence sooner or
+    later.
+
+    ## Example
+    `warmup_steps = warmup_epochs * steps_per_epoch` with 10 warm-up epochs in a training of one
+
+    ## The fix
+    Assert `warmup_steps < total_steps` in the same unit, and log the rate that the optimizer really has.
+
+    ## The popular fix that does not work
+    A lower peak rate: the training then runs below its rate throughout, and never decays.
+
+    ## References
+    YunYang1994/TensorFlow2.0-Examples#8
+    """
+
+    code = "RUN011"
+    name = "warmup-never-ends"
+    cause = "CONFIG_MISTAKE"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        birth = subject.birth
+        failed = birth is not None and birth.transition in (
+            "finite->inf",
+            "inf->nan",
+            "finite->nan",
+            "amplified",
+        )
+        for schedule in subject.schedulers:
+            if schedule.kind in _PEAKED or not schedule.lrs:
+                continue
+            if failed and schedule.rising and schedule.steps >= _LONG and schedule.start_epoch <= 0:
+                yield self.finding(
+                    f"{schedule.kind} raised the rate at each of {schedule.steps} steps, to {schedule.lrs[-1]:.3g}: "
+                    "the warm-up did not end before the run failed",
+                    fix="assert warmup_steps < total_steps (both in optimizer steps), and log the effective rate",
+                    evidence={"first": schedule.lrs[0], "last": schedule.lrs[-1], "steps": schedule.steps},
+                    confidence=0.93,
+                    file=schedule.created.file,
+                    line=schedule.created.line,
+                )
+            elif (
+                schedule.rose_after_fall
+                and schedule.start_epoch <= 0
+                and schedule.total_steps is not None
+                and schedule.steps > schedule.total_steps
+            ):
+                yield self.finding(
+                    f"{schedule.kind} of length {schedule.total_steps} was stepped {schedule.steps} times: the rate "
+                    f"climbs again, from {min(schedule.lrs):.3g} to {schedule.lrs[-1]:.3g}",
+                    fix="give the schedule the number of steps it is really stepped (steps, not epochs)",
+                    evidence={
+                        "length": schedule.total_steps,
+                        "steps": schedule.steps,
+                        "last": schedule.lrs[-1],
+                    },
+                    confidence=0.85,
+                    file=schedule.created.file,
+                    line=schedule.created.line,
+                )

@@ -1,0 +1,66 @@
+"""STA021: an optimizer's update went bad in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import at, births_by_weight, facts, tensors
+
+
+class HalfOptimizerUpdate(Rule[FailedStep]):
+    """Finite gradients, and the optimizer's own arithmetic in half precision made NaN or Inf of them.
+
+    ## What it finds
+    A birth inside an optimizer step on float16 or bfloat16 parameters: the second moment underflowed to 0 and eps
+    is 0 in the dtype (or the square of a gradient overflowed).
+
+    ## Why it is bad
+    In float16 the square of a gradient below 2e-4 is 0, and 1e-8 is 0 too, so the update is m / 0. No check of
+    loss or gradients sees it, the weights are gone after one step.
+
+    ## Example
+    `Adam(model.half().parameters(), 1e-3)`
+
+    ## The fix
+    float32 parameters with autocast and a GradScaler, or an optimizer that keeps a float32 master copy; bfloat16
+    with float32 moments.
+
+    ## The popular fix that does not work
+    `eps=1e-4`: no NaN, but it is larger than most sqrt(v), and Adam becomes SGD with a strange rate.
+
+    ## References
+    afiaka87/glide-finetune#5
+    """
+
+    code = "STA021"
+    name = "half-optimizer-update"
+    cause = "PURE_LOWP_OPTIMIZER"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        half = [o for o in subject.optimizers if {"float16", "bfloat16"} & {*o.param_dtypes, *o.state_dtypes}]
+        for birth, weight in births_by_weight(subject):
+            if birth.phase != "optimizer" or not birth.is_half or birth.op in ("to_copy", "copy"):
+                continue
+            # A hand-written update in float16 outside of any optimizer is an ordinary overflow.
+            if not half:
+                continue
+            eps = next((o.eps for o in half if o.eps_in_dtype == 0.0), None)
+            lost = f"; its eps {eps:g} is 0 there" if eps is not None else ""
+            zeros = int(birth.fact("denominator_zeros") or birth.fact("zero_divisors"))
+            denominators = f" with {zeros} denominators of 0" if zeros else ""
+            yield self.finding(
+                f"{half[0].kind} worked in {birth.dtype}{denominators}{lost}: {birth.op} made "
+                f"{birth.birth.nan} NaN and {birth.birth.inf} Inf of finite gradients",
+                fix="keep float32 parameters (autocast and a GradScaler), or an optimizer with a float32 master copy",
+                evidence={
+                    "inputs": tensors(*birth.operands),
+                    "eps": eps,
+                    "optimizer": half[0].kind,
+                    **facts(birth, "denominator_zeros", "zero_divisors"),
+                },
+                confidence=0.96 * weight,
+                **at(birth),
+            )
