@@ -1,0 +1,65 @@
+"""npy and npz: numpy arrays, read from their headers; object arrays are pickles and are not unpacked."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from stayfinite.readers.checkpoint.contents import Contents, Storage, TensorRef
+from stayfinite.readers.checkpoint.rebuild import array_dtype, array_ref
+from stayfinite.readers.checkpoint.source import Source, Unreadable, read_bytes
+from stayfinite.readers.checkpoint.zip_directory import ZipDirectory
+
+NAME = "numpy"
+_MAGIC = b"\x93NUMPY"
+
+
+def sniff(head: bytes, name: str) -> bool:
+    """True for an npy file by its magic, an npz by its name."""
+    return head[:6] == _MAGIC or (head[:2] == b"PK" and name.endswith(".npz"))
+
+
+def read(source: Source) -> Contents:
+    """The array, or a table of names to arrays."""
+    if read_bytes(source, 0, min(6, source.size)) == _MAGIC:
+        return Contents("npy", {"array": _array(source, source.name)})
+    archive = ZipDirectory(source)
+    arrays: dict[str, Any] = {}
+    for name in archive.members:
+        if name.endswith(".npy"):
+            arrays[name.removesuffix(".npy")] = _member(archive, name)
+    if not arrays:
+        raise Unreadable(f"{source.name}: there is no array in this archive")
+    return Contents("npz", arrays, archive.problems)
+
+
+def _member(archive: ZipDirectory, name: str) -> Any:
+    label = f"{archive.source.name}:{name}"
+    try:
+        return _array(archive.open(name), label)
+    except Unreadable as trouble:
+        return TensorRef(Storage(None, 0, 0, label, trouble=str(trouble)), "uint8", (0,), (1,))
+
+
+def _array(source: Source, label: str) -> Any:
+    start = read_bytes(source, 0, 12)
+    if start[:6] != _MAGIC:
+        raise Unreadable(f"{label}: this member is not a numpy array")
+    wide = start[6] >= 2
+    length = int.from_bytes(start[8 : 12 if wide else 10], "little")
+    offset = 12 if wide else 10
+    try:
+        header = ast.literal_eval(read_bytes(source, offset, length, most=1 << 20).decode("latin-1").strip())
+        kind, fortran, shape = header["descr"], bool(header["fortran_order"]), tuple(header["shape"])
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as trouble:
+        raise Unreadable(
+            f"{label}: the header of the array is damaged ({type(trouble).__name__})"
+        ) from trouble
+    if not all(isinstance(size, int) and 0 <= size < 1 << 62 for size in shape) or len(shape) > 64:
+        raise Unreadable(f"{label}: the shape of the array is not made of plain sizes")
+    dtype, swapped = array_dtype(kind)
+    if dtype is None:
+        dtype = str(kind)[:60]
+    begin = offset + length
+    storage = Storage(source, begin, source.size - begin, label, dtype)
+    return array_ref(storage, dtype, shape, fortran, swapped)
