@@ -230,7 +230,9 @@ class Guard:
 
     def first_forward(self) -> AbstractContextManager[None]:
         """Whether autocast is on, and in which dtype, shows only in a forward pass: watch the first."""
-        return nullcontext() if self._setup.forward_seen else watch_autocast(self._autocast_seen)
+        if self._setup.forward_seen:
+            return nullcontext()
+        return watch_autocast(self._device.type, self._autocast_seen)
 
     def saw_scaled_clip(self) -> None:
         """A loop clips gradients that are still multiplied by the loss scale."""

@@ -83,16 +83,25 @@ def _has_float32_state(optimizer: Optimizer) -> bool:
 
 
 @contextmanager
-def watch_autocast(seen: set[str]) -> Iterator[None]:
-    """Note under which autocast dtypes modules run while this is open. For the first step only: it costs."""
+def watch_autocast(device: str, seen: set[str]) -> Iterator[None]:
+    """Note the dtypes of the autocast regions that are open or entered meanwhile. For the first step only.
 
-    def note(module: Any, args: Any) -> None:
-        for device in {value.device.type for value in args if isinstance(value, Tensor)}:
-            if torch.is_autocast_enabled(device):
-                seen.add(str(torch.get_autocast_dtype(device)).removeprefix("torch."))
+    Listens to autocast itself: hooks on modules would make torch.compile warn and compile again.
+    """
+    enter = torch.autocast.__enter__
 
-    handle = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    def note(where: str) -> None:
+        if torch.is_autocast_enabled(where):
+            seen.add(str(torch.get_autocast_dtype(where)).removeprefix("torch."))
+
+    def noting_enter(self: Any) -> Any:
+        result = enter(self)  # type: ignore[no-untyped-call]
+        note(self.device)
+        return result
+
+    note(device)
+    torch.autocast.__enter__ = noting_enter  # type: ignore[method-assign]
     try:
         yield
     finally:
-        handle.remove()
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
