@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from stayfinite.findings.jsonable import Json, jsonable
+from stayfinite.findings.jsonable import Json, as_float, jsonable
 
 
 class Severity(str, Enum):
@@ -44,7 +44,13 @@ class Proof:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Proof:
-        return cls(data["remedy"], data["finite"], data["loss"], data["distortion"], data["tried"])
+        return cls(
+            data["remedy"],
+            data["finite"],
+            as_float(data["loss"]),
+            as_float(data["distortion"]),
+            data["tried"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

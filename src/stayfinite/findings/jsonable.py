@@ -46,4 +46,10 @@ def jsonable(value: Any) -> Json:
 
 def dumps(value: Any, indent: int | None = None) -> str:
     """Valid JSON text for anything `jsonable` takes."""
-    return json.dumps(jsonable(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    plain = jsonable(value)
+    text = json.dumps(plain, indent=indent, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name with undecodable bytes: lone surrogates, which UTF-8 cannot hold
+        return json.dumps(plain, indent=indent, allow_nan=False)
+    return text
