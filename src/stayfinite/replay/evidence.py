@@ -1,0 +1,165 @@
+"""Gathers the evidence at a birth: operands with their origins and producers, facts, the float32 verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stayfinite.findings import Birth, TensorSummary
+from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
+from stayfinite.replay import facts
+from stayfinite.replay.float32 import HALF, in_float32
+from stayfinite.replay.journal import Entry, Journal
+from stayfinite.replay.measure import Account, account, bad_samples, first_bad_index, is_plain
+from stayfinite.replay.operations import Operation, named_arguments, plain_arguments, tensors_of
+from stayfinite.replay.running import Running
+
+_PRODUCERS_BACK = 5
+_PRODUCERS_KEPT = 12
+_OPERANDS_KEPT = 8
+
+
+def call_name(call: Any, op: Operation | None) -> str:
+    """The name of the function the script called: torch.log, Tensor.sum, F.cross_entropy."""
+    if call is None:
+        return op.name if op is not None else "outside"
+    if isinstance(call, str):
+        return call
+    name = torch.overrides.resolve_name(call) or getattr(call, "__name__", "") or str(call)
+    return (
+        name.replace("torch.nn.functional.", "F.")
+        .replace("torch.Tensor.", "Tensor.")
+        .removesuffix(".__call__")
+    )
+
+
+def producer(entry: Entry, journal: Journal, distance: int) -> Producer:
+    """An entry as a rule sees it."""
+    parents = [journal.get(number) for number in entry.parents]
+    return Producer(
+        op=entry.op.name if entry.op else entry.origin,
+        call=call_name(entry.call, entry.op),
+        file=entry.site.file if entry.site else None,
+        line=entry.site.line if entry.site else None,
+        source=entry.site.source if entry.site else None,
+        module=entry.module,
+        scalars=entry.scalars,
+        distance=distance,
+        absmax=entry.absmax,
+        inputs=tuple(parent.dtype for parent in parents if parent is not None),
+    )
+
+
+def producers_of(entry: Entry | None, journal: Journal) -> tuple[Producer, ...]:
+    """The ops upstream of a tensor, nearest first."""
+    found: list[Producer] = []
+    level, seen = [entry] if entry is not None else [], set[int]()
+    for distance in range(1, _PRODUCERS_BACK + 1):
+        following: list[Entry] = []
+        for one in level:
+            if one is None or one.id in seen or len(found) >= _PRODUCERS_KEPT:
+                continue
+            seen.add(one.id)
+            if one.op is not None:
+                found.append(producer(one, journal, distance))
+            following.extend(parent for number in one.parents if (parent := journal.get(number)) is not None)
+        level = following
+    return tuple(found)
+
+
+def summary(name: str, numbers: Account) -> TensorSummary:
+    return TensorSummary(
+        name=name,
+        shape=numbers.shape,
+        dtype=numbers.dtype,
+        min=numbers.min,
+        max=numbers.max,
+        zeros=numbers.zeros,
+        nan=numbers.nan,
+        inf=numbers.posinf + numbers.neginf,
+    )
+
+
+def operand(name: str, tensor: torch.Tensor, entry: Entry | None, journal: Journal) -> Operand:
+    """A tensor in numbers, with where it came from."""
+    numbers = account(tensor)
+    return Operand(
+        summary=summary(name, numbers),
+        origin=entry.origin if entry is not None else "outside",
+        name=entry.name if entry is not None else None,
+        negatives=numbers.negatives,
+        posinf=numbers.posinf,
+        neginf=numbers.neginf,
+        absmax=numbers.absmax,
+        smallest_positive=numbers.smallest_positive,
+        distinct=numbers.distinct,
+        requires_grad=tensor.requires_grad,
+        producers=producers_of(entry, journal),
+    )
+
+
+def birth_of(entry: Entry, output: torch.Tensor | None, batch_size: int | None) -> Birth:
+    """The part that incident.json shows, without inputs."""
+    numbers = account(output) if output is not None else None
+    site = entry.site
+    return Birth(
+        op=entry.op.name if entry.op else entry.origin,
+        call=call_name(entry.call, entry.op),
+        file=site.file if site else None,
+        line=site.line if site else None,
+        source=site.source if site else None,
+        function=site.function if site else None,
+        module=entry.module,
+        kind="nan" if numbers and numbers.nan else "inf",
+        nan=numbers.nan if numbers else 0,
+        inf=numbers.posinf + numbers.neginf if numbers else 0,
+        numel=output.numel() if output is not None else 0,
+        first_index=first_bad_index(output) if output is not None and is_plain(output) else (),
+        dtype=entry.dtype,
+        samples=bad_samples(output, batch_size) if output is not None and is_plain(output) else (),
+    )
+
+
+def gather(
+    running: Running,
+    entry: Entry,
+    transition: str,
+    output: torch.Tensor | None,
+    journal: Journal,
+    batch_size: int | None,
+    saved: Mapping[str, torch.Tensor],
+) -> TracedBirth:
+    """Everything about the birth that `entry` is."""
+    op, args, kwargs = running.op, running.args, running.kwargs
+    sources = {read.name: read.entry for read in running.reads}
+    tensors = {
+        name: tensor
+        for argument, value in named_arguments(op, args, kwargs)
+        for name, tensor in tensors_of(argument, value)
+        if is_plain(tensor)
+    }
+    operands = tuple(
+        operand(name, tensor, sources.get(name), journal)
+        for name, tensor in list(tensors.items())[:_OPERANDS_KEPT]
+    )
+    scalars = plain_arguments(op, args, kwargs)
+    forward = journal.get(entry.forward) if entry.forward is not None else None
+    made_by = {o.summary.name: o.producers for o in operands}
+    shown = birth_of(entry, output, batch_size)
+    return TracedBirth(
+        birth=replace(shown, inputs=tuple(o.summary for o in operands)),
+        phase=entry.phase,
+        transition=transition,
+        operands=operands,
+        output=operand("output", output, entry, journal) if output is not None else None,
+        scalars=scalars,
+        facts=facts.measure(op.bare, facts.Call(tensors, scalars, output, made_by)),
+        autocast=entry.autocast,
+        float32=in_float32(running) if output is not None and output.dtype in HALF else None,
+        node=entry.node,
+        forward_op=forward.op.name if forward is not None and forward.op is not None else None,
+        saved=tuple(operand(name, tensor, journal.writer(tensor), journal) for name, tensor in saved.items()),
+    )

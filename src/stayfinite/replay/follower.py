@@ -1,0 +1,286 @@
+"""Follows every op: what it read, what it wrote, and whether a bad value was born in it."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stayfinite.findings.subjects.traced_birth import TracedBirth
+from stayfinite.replay import evidence
+from stayfinite.replay.journal import NO_ROOTS, Entry, Journal
+from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable
+from stayfinite.replay.modules import ModuleStack, Names, living_models
+from stayfinite.replay.noticed import COMPARES, Noticed, Raised
+from stayfinite.replay.operations import Operation, named_arguments, operation, plain_arguments, tensors_of
+from stayfinite.replay.running import OVERWRITES, Read, Running, before_write, outputs, swells, transition
+from stayfinite.replay.sequence import ForwardOps
+from stayfinite.replay.sites import Site, user_site
+
+_ROOTS_KEPT = 16
+_NAME_LISTS_BUILT = 30  # looking for models in memory is slow; after so many misses give up
+_SOON = frozenset({-1})  # a place among the bad entries for one whose own number is not known yet
+
+
+class Follower:
+    """The state of a trace. `Tracer` feeds it ops; nothing here installs anything."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.modules = ModuleStack()
+        self.noticed = Noticed()
+        self.births: dict[int, TracedBirth] = {}
+        self.step = 0
+        self.in_optimizer = False
+        self.call: Any = None
+        self.autocast: str | None = None
+        self.bad_seen = False
+        self.ops = 0
+        self.trouble: list[str] = []
+        self._forward = ForwardOps()
+        self._names: Names | None = None
+        self._names_built = 0
+        self._deliberate: dict[tuple[str, Site | None], TracedBirth] = {}
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run one op and follow it."""
+        op = operation(func)
+        if op.ignored:
+            return func(*args, **kwargs)
+        self.ops += 1
+        node = torch._C._current_autograd_node()
+        phase, site, forward = self._where(node)
+        before = before_write(op, args) if op.writes else args
+        running = Running(func, op, before, kwargs, site, phase, node, forward)
+        with self._own_trouble():
+            running.reads = self._read(running, args)
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            with self._own_trouble():
+                self._note_raise(running, error)
+            raise
+        with self._own_trouble():
+            for index, output in outputs(op, args, kwargs, result, running.reads):
+                self._write(running.at(index), output)
+            if running.accumulates:
+                self._note_gradient(running)
+            if op.bare in COMPARES and self.bad_seen:
+                self.noticed.compare(running, args, result)
+        return result
+
+    @contextmanager
+    def _own_trouble(self) -> Iterator[None]:
+        """A defect of the tracer must not become a failure of the script: it is kept and reported."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is ours and not the script's
+            if not self.trouble:
+                self.trouble = traceback.format_exception(error)
+
+    def _where(self, node: Any) -> tuple[str, Site | None, int | None]:
+        """The phase, the line, and in the backward pass the entry of the forward op."""
+        if self.in_optimizer:
+            return "optimizer", user_site(), None
+        if node is None:
+            return "forward", user_site(), None
+        forward = self._forward.find(node)
+        inner = user_site(inside_backward=True)
+        if inner is not None:
+            # Grad mode is on while a checkpoint is computed again, off in a custom Function's backward.
+            return ("forward" if torch.is_grad_enabled() else "backward"), inner, forward
+        known = self.journal.get(forward) if forward is not None else None
+        return "backward", (known.site if known is not None else user_site()), forward
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def _read(self, running: Running, args: Sequence[Any]) -> list[Read]:
+        op, reads = running.op, list[Read]()
+        for argument, value in named_arguments(op, args, running.kwargs):
+            overwritten = argument in op.writes and (op.bare in OVERWRITES or argument == "out")
+            counts = not overwritten and not op.shape_only
+            for name, tensor in tensors_of(argument, value):
+                entry = self.journal.writer(tensor)
+                if entry is None and is_plain(tensor) and not overwritten:
+                    entry = self.foreign(tensor, op if op.factory else None, running.site, running.phase)
+                bad = nan = False
+                if entry is not None and counts and measurable(tensor):
+                    fresh = entry.op is not None and entry.op.uninitialised
+                    if entry.bad or fresh:
+                        bad = not math.isfinite(magnitude(tensor))
+                        nan = bad and bool(torch.isnan(tensor).any())
+                        if bad and not entry.bad:
+                            self._read_uninitialised(entry, tensor)
+                reads.append(Read(name, tensor, entry, bad, nan, counts))
+        return reads
+
+    def foreign(
+        self,
+        tensor: torch.Tensor,
+        op: Operation | None,
+        site: Site | None,
+        phase: str,
+        origin: str | None = None,
+    ) -> Entry:
+        """A tensor that no traced op wrote: a literal, a parameter, a batch, something from numpy."""
+        if origin is None:
+            leaf = isinstance(tensor, torch.nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
+            origin = "constant" if op is not None else "parameter" if leaf else "outside"
+        entry = Entry(op, origin, site, phase)
+        entry.call, entry.module = self.call, self.modules.path()
+        entry.dtype, entry.shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+        if measurable(tensor):
+            entry.absmax = magnitude(tensor)
+        if math.isfinite(entry.absmax):
+            return self.journal.add(entry, tensor)
+        entry.origin, entry.name = self.name_of(tensor) or (origin, None)
+        self._add_root(entry, tensor)
+        state = entry.origin in ("parameter", "buffer")
+        self.births[entry.id] = TracedBirth(
+            evidence.birth_of(entry, tensor, self.modules.batch_size),
+            "data" if entry.origin == "batch" else "state" if state else phase,
+            "deliberate" if op is not None else "outside",
+            output=evidence.operand("output", tensor, entry, self.journal),
+            autocast=self.autocast,
+        )
+        return entry
+
+    def _add_root(self, entry: Entry, tensor: torch.Tensor) -> None:
+        self.bad_seen = True
+        entry.roots = _SOON
+        self.journal.add(entry, tensor)
+        entry.roots = frozenset({entry.id})
+
+    def _read_uninitialised(self, entry: Entry, tensor: torch.Tensor) -> None:
+        entry.roots = frozenset({entry.id})
+        self.bad_seen = True
+        known = self.name_of(tensor)
+        entry.name = known[1] if known else None
+        filled = torch.are_deterministic_algorithms_enabled() and bool(torch.isnan(tensor).all())
+        self.births[entry.id] = TracedBirth(
+            evidence.birth_of(entry, tensor, self.modules.batch_size),
+            "state",
+            "uninitialised",
+            output=evidence.operand("output", tensor, entry, self.journal),
+            facts={"deterministic_fill": filled},
+        )
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def _write(self, running: Running, output: torch.Tensor) -> None:
+        op, entry = running.op, self._entry(running, output)
+        how: str | None = None
+        if measurable(output) and not op.uninitialised:
+            entry.absmax = magnitude(output)
+            if not math.isfinite(entry.absmax):
+                bad = (read.entry.roots for read in running.reads if read.bad and read.value and read.entry)
+                entry.roots = frozenset().union(*bad)
+                how = transition(running, entry, output)
+                self.bad_seen = True
+            elif running.phase == "backward":
+                born, entry.swell = swells(running, entry)
+                how = "amplified" if born else None
+        if not entry.roots and how is None and op.writes and not _covers_its_memory(output):
+            previous = self.journal.writer(output)  # the rest of the memory keeps what was there before
+            if previous is not None:
+                entry.roots, entry.parents = previous.roots, (*entry.parents, previous.id)
+        if len(entry.roots) > _ROOTS_KEPT:
+            entry.roots = frozenset(sorted(entry.roots)[:_ROOTS_KEPT])
+        if how is not None and not entry.roots:
+            entry.roots = _SOON
+        self.journal.add(entry, output)
+        self._mark_consumed(running, entry, output)
+        if how is not None:
+            self._born(running, entry, how, output)
+        if running.phase == "forward":
+            self._forward.remember(entry)
+        if entry.roots and op.writes and not running.accumulates:
+            known = self.name_of(output)
+            if known is not None or (output.requires_grad and output.is_leaf):
+                kind, name = known or ("parameter", None)
+                self.noticed.arrive(kind, name, entry, self.step)
+
+    def _entry(self, running: Running, output: torch.Tensor) -> Entry:
+        op, reads = running.op, running.reads
+        origin = "random" if op.random else "constant" if not reads or op.factory else "activation"
+        entry = Entry(op, origin, running.site, running.phase)
+        entry.call, entry.module, entry.autocast = self.call, self.modules.path(), self.autocast
+        entry.dtype, entry.shape = dtype_name(output.dtype), tuple(output.shape)
+        entry.parents = tuple(read.entry.id for read in reads if read.entry is not None and read.value)
+        entry.scalars = plain_arguments(op, running.args, running.kwargs)
+        if running.node is not None and running.phase == "backward":
+            entry.node, entry.forward = running.node.name(), running.forward
+            known = self.journal.get(running.forward) if running.forward is not None else None
+            if known is not None:
+                entry.call, entry.module = known.call, known.module
+        return entry
+
+    def _mark_consumed(self, running: Running, entry: Entry, output: torch.Tensor) -> None:
+        if entry.dtype == "bool":
+            return
+        for read in running.reads:
+            if read.entry is not None and read.value:
+                read.entry.consumed = True
+                if read.bad and not entry.roots and measurable(output):
+                    read.entry.hidden_by.append(entry.id)
+
+    def _born(self, running: Running, entry: Entry, how: str, output: torch.Tensor) -> None:
+        if how == "amplified":
+            entry.roots, entry.swell = NO_ROOTS, entry.id
+        else:
+            entry.roots = (entry.roots - _SOON) | {entry.id}
+            forward = self.journal.get(entry.forward) if entry.forward is not None else None
+            if forward is not None and forward.bad:
+                # The forward value was bad already and something hid it: that is where it began.
+                entry.roots |= forward.roots
+                entry.parents = (*entry.parents, forward.id)
+        key = (running.op.name, entry.site)
+        if how == "deliberate" and key in self._deliberate:
+            self.births[entry.id] = self._deliberate[key]
+            return
+        for read in running.reads:
+            source = read.entry
+            if source is not None and source.name is None and source.origin in ("parameter", "outside"):
+                source.origin, source.name = self.name_of(read.tensor) or (source.origin, None)
+        saved = self._forward.saved(running.node) if entry.phase == "backward" else {}
+        born = evidence.gather(running, entry, how, output, self.journal, self.modules.batch_size, saved)
+        self.births[entry.id] = born
+        if how == "deliberate":
+            self._deliberate[key] = born
+
+    # -- what is worth remembering -----------------------------------------------------------------------
+
+    def _note_gradient(self, running: Running) -> None:
+        for read in running.reads:
+            if read.entry is not None and (read.bad or read.entry.swell is not None):
+                known = self.name_of(running.node.variable)
+                self.noticed.arrive("gradient", known[1] if known else None, read.entry, self.step)
+
+    def _note_raise(self, running: Running, error: Exception) -> None:
+        reads = running.reads
+        entry = (
+            self._entry(running, reads[0].tensor)
+            if reads
+            else Entry(running.op, "activation", running.site, "")
+        )
+        entry.roots = frozenset().union(*(r.entry.roots for r in reads if r.entry is not None and r.bad))
+        self.journal.add(entry, None)
+        born = evidence.gather(running, entry, "raised", None, self.journal, self.modules.batch_size, {})
+        self.noticed.raised.append(Raised(born, error, entry.id, self.step))
+
+    def name_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
+        """("parameter", "head.weight") for a tensor of a living model."""
+        found = self._names.find(tensor) if self._names is not None else None
+        if found is None and self._names_built < _NAME_LISTS_BUILT:
+            self._names_built += 1
+            self._names = Names([*self.modules.roots, *living_models()])
+            found = self._names.find(tensor)
+        return found
+
+
+def _covers_its_memory(tensor: torch.Tensor) -> bool:
+    return not is_plain(tensor) or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()

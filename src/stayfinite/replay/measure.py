@@ -1,0 +1,126 @@
+"""Tensors in numbers: the largest magnitude (for every op), a full account of a tensor (only at a birth)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+_PLAIN_TENSORS = (
+    (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if hasattr(torch.nn, "Buffer")
+    else (
+        torch.Tensor,
+        torch.nn.Parameter,
+    )
+)
+_FEW_BITS = {
+    dtype
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if (dtype := getattr(torch, name, None)) is not None
+}
+MAX_SAMPLES = 32
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """A tensor with real memory behind it: no subclass with its own rules, not meta, not sparse."""
+    return (
+        type(tensor) in _PLAIN_TENSORS
+        and tensor.device.type != "meta"
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+    )
+
+
+def measurable(tensor: torch.Tensor) -> bool:
+    """Whether NaN and Inf can be looked for in it."""
+    return (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and is_plain(tensor)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype.is_complex:
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor.float() if tensor.dtype in _FEW_BITS else tensor
+
+
+def magnitude(tensor: torch.Tensor) -> float:
+    """The largest absolute value; NaN when any element is NaN, Inf when any is infinite."""
+    if tensor.numel() == 0:
+        return 0.0
+    low, high = torch.aminmax(_real(tensor.detach()))
+    smallest = float(low)
+    return smallest if math.isnan(smallest) else max(abs(smallest), abs(float(high)))
+
+
+def is_bad(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds a NaN or Inf."""
+    return measurable(tensor) and not math.isfinite(magnitude(tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Everything about a tensor that a rule may ask for."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    min: float | None
+    max: float | None
+    absmax: float | None
+    smallest_positive: float | None
+    zeros: int
+    negatives: int
+    nan: int
+    posinf: int
+    neginf: int
+    distinct: bool
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def account(tensor: torch.Tensor) -> Account:
+    """Count and measure; several passes, so only where a bad value was born."""
+    name, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if not is_plain(tensor) or tensor.numel() == 0:
+        return Account(shape, name, None, None, None, None, 0, 0, 0, 0, 0, False)
+    values = tensor.detach()
+    values = _real(values) if values.dtype.is_floating_point or values.dtype.is_complex else values
+    wide = values.double() if values.dtype.is_floating_point else values.to(torch.float64)
+    nan = int(torch.isnan(wide).sum())
+    posinf, neginf = int((wide == math.inf).sum()), int((wide == -math.inf).sum())
+    finite = wide[torch.isfinite(wide)] if nan or posinf or neginf else wide.reshape(-1)
+    low = high = smallest = None
+    if finite.numel():
+        low, high = float(finite.min()), float(finite.max())
+        positive = finite[finite > 0]
+        smallest = float(positive.min()) if positive.numel() else None
+    return Account(
+        shape=shape,
+        dtype=name,
+        min=low,
+        max=high,
+        absmax=None if low is None or high is None else max(abs(low), abs(high)),
+        smallest_positive=smallest,
+        zeros=int((finite == 0).sum()),
+        negatives=int((finite < 0).sum()),
+        nan=nan,
+        posinf=posinf,
+        neginf=neginf,
+        distinct=low != high,
+    )
+
+
+def first_bad_index(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The index of the first element that is not finite; () for a scalar or a finite tensor."""
+    where = (~torch.isfinite(tensor)).nonzero()
+    return tuple(int(i) for i in where[0]) if where.numel() else ()
+
+
+def bad_samples(tensor: torch.Tensor, batch_size: int | None) -> tuple[int, ...]:
+    """Which samples hold bad values, where the first dimension is the batch (or the batch times something)."""
+    if batch_size is None or batch_size < 1 or tensor.dim() == 0 or tensor.shape[0] % batch_size:
+        return ()
+    rows = (~torch.isfinite(tensor)).reshape(batch_size, -1).any(1).nonzero().flatten()
+    return tuple(int(row) for row in rows[:MAX_SAMPLES])

@@ -1,0 +1,88 @@
+"""Which module is running, and what a parameter or buffer is called in the model it belongs to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+
+class ModuleStack:
+    """The modules whose forward is running now, outermost first."""
+
+    def __init__(self) -> None:
+        self._stack: list[torch.nn.Module] = []
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
+        self._handles: list[Any] = []
+        self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self.batch_size: int | None = None
+
+    def watch(self) -> None:
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._stack = [], []
+
+    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._stack:
+            self.roots.add(module)
+            first = next((a for a in args if isinstance(a, torch.Tensor) and a.dim() > 0), None)
+            if first is not None:
+                self.batch_size = int(first.shape[0])
+        self._stack.append(module)
+
+    def _leave(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        while self._stack and self._stack.pop() is not module:
+            continue
+
+    @property
+    def depth(self) -> int:
+        return len(self._stack)
+
+    def path(self) -> str | None:
+        """Model.block.2.attention for the innermost running module."""
+        if not self._stack:
+            return None
+        root, here = self._stack[0], self._stack[-1]
+        paths = self._paths.get(root)
+        if paths is None or id(here) not in paths:
+            paths = {id(module): name for name, module in root.named_modules()}
+            self._paths[root] = paths
+        inner = paths.get(id(here), type(here).__name__)
+        return f"{type(root).__name__}.{inner}" if inner else type(root).__name__
+
+
+def living_models() -> list[torch.nn.Module]:
+    """Every module in memory that is not part of another one; looks at all objects, so only on a failure."""
+    modules = [thing for thing in gc.get_objects() if _is_module(thing)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def _is_module(thing: object) -> bool:
+    # type(), not isinstance(): a lazy proxy may import or compute when it is asked for its class
+    return issubclass(type(thing), torch.nn.Module)
+
+
+class Names:
+    """Names of parameters and buffers, looked up by the memory they live in."""
+
+    def __init__(self, models: list[torch.nn.Module]) -> None:
+        self._names: dict[int, tuple[str, str]] = {}
+        for model in models:
+            for name, parameter in model.named_parameters():
+                self._names.setdefault(id(parameter), ("parameter", name))
+            for name, buffer in model.named_buffers():
+                self._names.setdefault(id(buffer), ("buffer", name))
+
+    def find(self, tensor: torch.Tensor) -> tuple[str, str] | None:
+        """("parameter", "head.weight"), or None."""
+        return self._names.get(id(tensor))

@@ -1,0 +1,89 @@
+"""What a trace notices on the way: arrivals in something that lasts, comparisons, raised errors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stayfinite.findings.subjects.run_record import Comparison, Place
+from stayfinite.findings.subjects.traced_birth import TracedBirth
+from stayfinite.replay.journal import Entry
+from stayfinite.replay.running import Running
+
+COMPARES = {"gt", "lt", "ge", "le"}
+_ARRIVALS_KEPT = 10_000
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A bad value that reached something that lasts: a gradient, a parameter, a buffer."""
+
+    kind: str
+    name: str | None
+    entry: int
+    roots: frozenset[int]
+    step: int
+    swell: int | None = None
+
+
+@dataclass(slots=True)
+class Raised:
+    """An op that raised an exception."""
+
+    birth: TracedBirth
+    error: BaseException
+    entry: int
+    step: int
+
+
+class Noticed:
+    """Lists of what was noticed, in the order it happened."""
+
+    def __init__(self) -> None:
+        self.arrivals: list[Arrival] = []
+        self.comparisons: list[Comparison] = []
+        self.raised: list[Raised] = []
+
+    def arrive(self, kind: str, name: str | None, entry: Entry, step: int) -> None:
+        """Remember that the bad value of this entry is in something that lasts."""
+        if len(self.arrivals) < _ARRIVALS_KEPT:
+            self.arrivals.append(Arrival(kind, name, entry.id, entry.roots, step, entry.swell))
+
+    def compare(self, running: Running, args: Sequence[Any], result: Any) -> None:
+        """Remember that the script compared a bad number: `loss > 100` is False for NaN."""
+        bad = next((read for read in running.reads if read.bad and read.tensor.numel() == 1), None)
+        site = running.site
+        if bad is None or site is None or not isinstance(result, torch.Tensor) or result.numel() != 1:
+            return
+        threshold = args[1] if len(args) > 1 else None
+        if isinstance(threshold, torch.Tensor):
+            threshold = float(threshold.detach()) if threshold.numel() == 1 else None
+        self.comparisons.append(
+            Comparison(
+                running.op.bare,
+                Place(site.file, site.line, site.source),
+                bool(result),
+                float(bad.tensor.detach()),
+                float(threshold) if isinstance(threshold, (int, float)) else None,
+            )
+        )
+
+
+class Retained:
+    """Tensors on which the script called retain_grad(); their gradients count as arrivals."""
+
+    def __init__(self) -> None:
+        self._tensors: list[weakref.ref[torch.Tensor]] = []
+
+    def add(self, tensor: torch.Tensor) -> None:
+        self._tensors.append(weakref.ref(tensor))
+
+    def gradients(self) -> list[torch.Tensor]:
+        """The gradients there are now; the list is emptied."""
+        tensors = [reference() for reference in self._tensors]
+        self._tensors = []
+        return [tensor.grad for tensor in tensors if tensor is not None and tensor.grad is not None]

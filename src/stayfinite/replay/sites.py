@@ -1,0 +1,86 @@
+"""Which line of the user's code is running: the innermost frame that is neither torch's nor ours."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from types import FrameType
+
+import torch
+
+import stayfinite
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep  # noqa: PTH100, PTH120
+_OURS = os.path.dirname(os.path.abspath(stayfinite.__file__)) + os.sep  # noqa: PTH100, PTH120
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib")}
+    | {os.sep + "site-packages" + os.sep}
+)
+_ENGINE = "_engine_run_backward"  # torch.autograd.graph: everything inside of it is the backward pass
+
+USER, LIBRARY, INTERNAL = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of code, and the function it is in."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def source(self) -> str | None:
+        return linecache.getline(self.file, self.line).strip() or None
+
+
+@cache
+def kind_of_file(filename: str) -> int:
+    """USER, LIBRARY (site-packages, the standard library) or INTERNAL (torch, stayfinite, generated code)."""
+    if filename.startswith(("<frozen", "<string>", "<eval_with_key>", "<torch_package")):
+        return INTERNAL
+    path = os.path.abspath(filename)  # noqa: PTH100
+    if path.startswith((_TORCH, _OURS)):
+        return INTERNAL
+    if any(part in path for part in _LIBRARIES):
+        return LIBRARY
+    return LIBRARY if path.startswith(_STDLIB) else USER
+
+
+def user_site(skip: int = 1, *, inside_backward: bool = False) -> Site | None:
+    """The line of the user's code that runs now, or the nearest line of a library, or None.
+
+    inside_backward: look only at what the autograd engine itself called (a custom Function's backward, a
+    recomputed checkpoint, a hook), not at the line of loss.backward().
+    """
+    frame: FrameType | None = sys._getframe(skip)
+    library: FrameType | None = None
+    while frame is not None:
+        code = frame.f_code
+        if inside_backward and code.co_name == _ENGINE:
+            break
+        kind = kind_of_file(code.co_filename)
+        if kind == USER:
+            return Site(code.co_filename, frame.f_lineno, code.co_name)
+        if kind == LIBRARY and library is None:
+            library = frame
+        frame = frame.f_back
+    if library is None or inside_backward:
+        return None
+    return Site(library.f_code.co_filename, library.f_lineno, library.f_code.co_name)
+
+
+def called_by_user(skip: int = 1) -> bool:
+    """Whether the nearest frame outside of torch and stayfinite belongs to the user."""
+    frame: FrameType | None = sys._getframe(skip)
+    while frame is not None:
+        kind = kind_of_file(frame.f_code.co_filename)
+        if kind != INTERNAL:
+            return kind == USER
+        frame = frame.f_back
+    return False

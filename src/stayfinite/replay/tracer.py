@@ -1,0 +1,258 @@
+"""Tracer: `with Tracer() as trace: ...` follows forward, backward and optimizer; `trace.failure()` explains.
+
+It costs several times the step it follows, so it runs only on a step that failed (or by request). It keeps no
+activation alive: the journal holds numbers and weak references.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.replay.follower import Follower
+from stayfinite.replay.installing import compiled_code_runs_eagerly, pop_mode, push_mode
+from stayfinite.replay.noticed import Retained
+from stayfinite.replay.sites import called_by_user, user_site
+from stayfinite.replay.slice import failed_step, find_sink
+
+# Calls that only look: what they compute is no result, and a bad value in it is no failure.
+_LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allclose", "isclose", "equal",
+          "__repr__", "__format__", "__str__", "is_nonzero", "tolist", "numpy", "__array__"}  # fmt: skip
+_BRINGS_IN = {
+    "from_numpy",
+    "as_tensor",
+    "asarray",
+    "frombuffer",
+    "tensor",
+    "load",
+    "from_file",
+    "from_dlpack",
+}
+_PASSES = {"__get__", "__set__", "size", "dim", "stride", "is_complex", "is_floating_point", "numel", "__len__",
+           "__hash__", "data_ptr", "is_contiguous", "type", "ndimension", "element_size"}  # fmt: skip
+
+
+class _Ops(TorchDispatchMode):
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracer = tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tracer = self.tracer
+        if not tracer.active or tracer.looking:
+            return func(*args, **(kwargs or {}))
+        return tracer.follower.run(func, args, kwargs or {})
+
+
+class _Calls(TorchFunctionMode):
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.tracer._called(func, args, kwargs or {})
+
+
+class Tracer:
+    """Follows everything that torch does in this thread while it is entered."""
+
+    def __init__(self) -> None:
+        self.follower = Follower()
+        self.active = False
+        self.looking = 0
+        self._retained = Retained()
+        self._ops, self._calls = _Ops(self), _Calls(self)
+        self._undo: list[Callable[[], object]] = []
+        self._process = os.getpid()
+
+    # -- on and off --------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Tracer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to follow; also possible in the middle of a script."""
+        if self.active:
+            return
+        self.active = True
+        _LIVING.add(self)
+        self.follower.modules.watch()
+        handles = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        push_mode(self._calls)
+        push_mode(self._ops)
+        self._undo = [
+            *(handle.remove for handle in handles),
+            compiled_code_runs_eagerly(),
+            lambda: pop_mode(self._ops),
+            lambda: pop_mode(self._calls),
+            self.follower.modules.stop,
+        ]
+
+    def stop(self) -> None:
+        """Stop following; what was seen stays."""
+        if not self.active:
+            return
+        self.active = False
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.follower.in_optimizer = True
+
+    def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.follower.in_optimizer = False
+
+    # -- calls of the script -----------------------------------------------------------------------------
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = getattr(func, "__name__", "")
+        if not self.active or name in _PASSES:
+            return func(*args, **kwargs)
+        if name in _LOOKS:
+            with self._only_looking():
+                return func(*args, **kwargs)
+        follower = self.follower
+        outer, outer_autocast = follower.call, follower.autocast
+        follower.call = None if name == "backward" else func
+        follower.autocast = _autocast_dtype(args)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            follower.call, follower.autocast = outer, outer_autocast
+        if name == "retain_grad" and args:
+            self._retained.add(args[0])
+        elif name == "backward":
+            self._look_at_retained()
+        elif (
+            name in _BRINGS_IN
+            and isinstance(result, torch.Tensor)
+            and follower.journal.writer(result) is None
+        ):
+            follower.call = func
+            with self._only_looking():
+                follower.foreign(result, None, user_site(), "forward")
+            follower.call = outer
+        if follower.bad_seen and outer is None and isinstance(result, (torch.Tensor, tuple, list)):
+            self._mark_visible(result)
+        return result
+
+    def _mark_visible(self, result: Any) -> None:
+        tensors = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
+        bad = [entry for t in tensors if (entry := self.follower.journal.writer(t)) is not None and entry.bad]
+        if bad and called_by_user(2):
+            for entry in bad:
+                entry.visible = True
+
+    def _look_at_retained(self) -> None:
+        for gradient in self._retained.gradients():
+            entry = self.follower.journal.writer(gradient)
+            if entry is not None and (entry.bad or entry.swell is not None):
+                self.follower.noticed.arrive("gradient", None, entry, self.follower.step)
+
+    # -- what others tell the tracer ---------------------------------------------------------------------
+
+    def note_batch(self, batch: Any) -> None:
+        """Tensors that a DataLoader hands out now."""
+        if not self.active:
+            return
+        with self._only_looking():
+            for tensor in tree_leaves(batch):
+                if isinstance(tensor, torch.Tensor):
+                    if tensor.dim() > 0:
+                        self.follower.modules.batch_size = int(tensor.shape[0])
+                    if self.follower.journal.writer(tensor) is None:
+                        self.follower.foreign(tensor, None, user_site(), "data", "batch")
+
+    @contextmanager
+    def _only_looking(self) -> Iterator[None]:
+        """What is computed inside is no part of the trace."""
+        self.looking += 1
+        try:
+            yield
+        finally:
+            self.looking -= 1
+
+    def next_step(self, step: int) -> None:
+        self.follower.step = step
+
+    # -- the answer --------------------------------------------------------------------------------------
+
+    def failure(
+        self, sink: torch.Tensor | None = None, kind: str = "loss", name: str | None = None
+    ) -> FailedStep | None:
+        """The evidence about the bad value in `sink`, or about the first that reached a gradient or parameter.
+
+        None when nothing bad arrived anywhere.
+        """
+        with self._only_looking():
+            if sink is not None:
+                entry = find_sink(self.follower, sink)
+                if entry is None:
+                    return None
+                return failed_step(self.follower, entry, kind, name=name, tensor=sink)
+            for arrival in self.follower.noticed.arrivals:
+                entry = self.follower.journal.get(arrival.entry)
+                if entry is not None:
+                    return failed_step(self.follower, entry, arrival.kind, name=arrival.name)
+        return None
+
+    def failure_of(self, failure: Failure) -> FailedStep | None:
+        """The evidence about an exception: the op that raised it, or the newest bad value."""
+        raised = self.follower.noticed.raised[-1] if self.follower.noticed.raised else None
+        if raised is not None:
+            entry = self.follower.journal.get(raised.entry)
+            if entry is not None:
+                step = failed_step(self.follower, entry, "exception", failure=failure)
+                return step if step.births else _only(step, raised.birth)
+        newest = next(iter(self.follower.journal.latest_bad()), None)
+        return (
+            failed_step(self.follower, newest, "exception", failure=failure) if newest is not None else None
+        )
+
+
+def _only(step: FailedStep, birth: Any) -> FailedStep:
+    return replace(step, births=(birth,), phase="data" if birth.facts.get("invalid") else step.phase)
+
+
+def _autocast_dtype(args: Any) -> str | None:
+    device = next((a.device.type for a in args if isinstance(a, torch.Tensor)), "cpu")
+    if device not in ("cpu", "cuda", "xpu", "mps"):
+        return None
+    if not torch.is_autocast_enabled(device):
+        return None
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+_LIVING: weakref.WeakSet[Tracer] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    # A forked DataLoader worker inherits the modes; it must not trace into a journal nobody reads.
+    for tracer in list(_LIVING):
+        tracer.active = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
