@@ -15,6 +15,8 @@ WINDOW = 128
 WARM_UP = 24
 DEVIATIONS = 10.0
 BEYOND_WORST = 3.0
+_FAR_BEYOND_WORST = math.log(100)
+"""A hundred times the largest recent value is a spike however noisy the run is in its small values."""
 _MAD_TO_SIGMA = 1.4826
 _LEAST_NOISE = 0.02
 
@@ -51,21 +53,22 @@ def judge(state: SpikeState, value: float) -> Spike | None:
     if len(state.values) < WARM_UP or not math.isfinite(value) or value <= max(state.values):
         return None  # the ordinary case, decided without any statistics
     typical = median(state.values)
-    in_logarithms = value > 0 and min(state.values) > 0
-    if in_logarithms:
-        known = [math.log(v) for v in state.values]
+    if min(state.values) >= 0:
+        known = [math.log(v) for v in state.values if v > 0]
+        if len(known) < WARM_UP:
+            return None  # a loss that is mostly zero (hinge, triplet) gives no scale to measure a jump by
         excess, least_excess = math.log(value) - median(known), math.log(state.factor)
-        least_noise = _LEAST_NOISE
+        least_noise, far = _LEAST_NOISE, _FAR_BEYOND_WORST
     else:
         known = list(state.values)
         size = max(abs(typical), max(known) - min(known))
         excess, least_excess = value - typical, (state.factor - 1) * size
-        least_noise = _LEAST_NOISE * size
+        least_noise, far = _LEAST_NOISE * size, math.inf
     center = median(known)
     noise = max(_MAD_TO_SIGMA * median(abs(v - center) for v in known), least_noise)
     worst = max(known) - center
-    if excess > max(DEVIATIONS * noise, BEYOND_WORST * worst, least_excess):
-        return Spike(value, typical, excess / noise if noise else math.inf)
+    if excess > max(min(DEVIATIONS * noise, worst + far), BEYOND_WORST * worst, least_excess):
+        return Spike(value, typical, excess / noise)
     return None
 
 
