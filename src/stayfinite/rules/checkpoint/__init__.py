@@ -1,0 +1,1 @@
+"""CKP: what can be wrong with a checkpoint. One file = one rule."""
