@@ -214,3 +214,21 @@ class Checkpoint:
     def where(self, file: str) -> str:
         """The file a finding points at; the checkpoint itself where there is only one."""
         return file or self.path
+
+    def rates(self) -> dict[str, list[float]]:
+        """All learning rates stored: current, initial, peak. Empty where there is none."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.groups]
+        current = {group.lr for group in groups if group.lr is not None}
+        initial = {group.initial_lr for group in groups if group.initial_lr is not None}
+        peak = {group.max_lr for group in groups if group.max_lr is not None}
+        for top in self.schedulers:
+            for scheduler in top.chain():
+                initial |= set(scheduler.base_lrs)
+        if not current and not initial:
+            return {}
+        # Without a peak of its own (OneCycleLR has one) a schedule starts at the base rate or warms up to it.
+        return {
+            "current": sorted(current),
+            "initial": sorted(initial or current),
+            "peak": sorted(peak or initial or current),
+        }

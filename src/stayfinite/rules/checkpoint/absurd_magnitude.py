@@ -57,9 +57,7 @@ class AbsurdMagnitude(Rule[Checkpoint]):
             if stats.largest > max(_ABSURD, _TIMES_OTHERS * usual):
                 yield self._report(tensor, stats.largest, usual, f"reaches {stats.largest:.3g}")
             elif 0 < stats.largest < _TINY < usual and tensor.kind is Kind.WEIGHTS and len(tensor.shape) >= 2:
-                yield self._report(
-                    tensor, stats.largest, usual, f"is below {stats.largest:.3g} everywhere but not zero"
-                )
+                yield self._report(tensor, stats.largest, usual, f"is not zero but below {stats.largest:.3g}")
 
     def _report(self, tensor: Tensor, largest: float, usual: float, what: str) -> Finding:
         return self.finding(

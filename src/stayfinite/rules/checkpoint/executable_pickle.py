@@ -61,7 +61,7 @@ class ExecutablePickle(Rule[Checkpoint]):
             yield self.finding(
                 f"loading it would run {shown}{more}; nothing was executed here"
                 if hostile
-                else f"torch.load(weights_only=True) refuses it because it names {shown}{more}; it was read without them",
+                else f"torch.load(weights_only=True) refuses it: it names {shown}{more} (read here without them)",
                 fix="do not load this file; get it again from a source you trust"
                 if hostile
                 else "save plain state (state_dict, numbers, lists) or safetensors; see add_safe_globals for your own",

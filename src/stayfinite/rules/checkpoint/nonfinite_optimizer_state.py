@@ -45,7 +45,7 @@ class NonfiniteOptimizerState(Rule[Checkpoint]):
             owner = f" of {tensor.parameter}" if known else ""
             yield self.finding(
                 f"the optimizer state {tensor.name}{owner}: {describe(tensor)}",
-                fix="restore the weight and its moments together from a healthy checkpoint, or start the optimizer anew",
+                fix="restore weight and moments together from a healthy checkpoint, or start the optimizer anew",
                 evidence=evidence(tensor),
                 file=tensor.file,
             )

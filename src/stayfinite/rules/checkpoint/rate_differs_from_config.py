@@ -45,7 +45,7 @@ class RateDiffersFromConfig(Rule[Checkpoint]):
     severity = Severity.WARNING
 
     def check(self, subject: Checkpoint) -> Iterator[Finding]:
-        stored = stored_rates(subject)
+        stored = subject.rates()
         if not stored or not subject.configured:
             return
         known = [rate for rates in stored.values() for rate in rates]
@@ -73,30 +73,6 @@ class RateDiffersFromConfig(Rule[Checkpoint]):
             file=subject.path,
             confidence=0.8,
         )
-
-
-def stored_rates(checkpoint: Checkpoint) -> dict[str, list[float]]:
-    """All rates in the checkpoint: current, initial, peak; empty where it has none."""
-    current: set[float] = set()
-    initial: set[float] = set()
-    peak: set[float] = set()
-    for optimizer in checkpoint.optimizers:
-        for group in optimizer.groups:
-            current |= {group.lr} - {None}
-            initial |= {group.initial_lr} - {None}
-            peak |= {group.max_lr} - {None}
-    for top in checkpoint.schedulers:
-        for scheduler in top.chain():
-            initial |= set(scheduler.base_lrs)
-    if not current and not initial:
-        return {}
-    # Without a peak of its own (OneCycleLR) a schedule starts or ends its warm-up at the base rate.
-    top_rates = peak or initial or current
-    return {
-        "current": sorted(rate for rate in current if rate is not None),
-        "initial": sorted(rate for rate in initial or current if rate is not None),
-        "peak": sorted(rate for rate in top_rates if rate is not None),
-    }
 
 
 def _close(one: float, other: float) -> bool:

@@ -59,8 +59,8 @@ class StateMissing(Rule[Checkpoint]):
         if scheduled and not subject.schedulers:
             group = next(g for g in scheduled[0].groups if g.initial_lr is not None)
             yield self.finding(
-                f"{scheduled[0].name} was driven by a scheduler (rate {group.lr:g}, initial {group.initial_lr:g}) whose "
-                "state is not in the checkpoint: after a resume the schedule starts over",
+                f"{scheduled[0].name} was driven by a scheduler (rate {group.lr}, initial {group.initial_lr}) whose state "
+                "is not in the checkpoint: after a resume the schedule starts over",
                 fix="save scheduler.state_dict() too; now, set last_epoch of the new scheduler to the present step",
                 evidence={"lr": group.lr, "initial_lr": group.initial_lr, "missing": "scheduler"},
                 file=scheduled[0].file,

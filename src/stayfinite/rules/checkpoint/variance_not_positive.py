@@ -47,7 +47,7 @@ class VarianceNotPositive(Rule[Checkpoint]):
             count = stats.negative if negative else stats.zeros
             kind = "negative" if negative else "zero"
             yield self.finding(
-                f"{tensor.name}: the variance of {count} of {tensor.numel} channels is {kind} (lowest {stats.minimum:g})",
+                f"{tensor.name}: {count} of {tensor.numel} variances are {kind} (lowest {stats.minimum:g})",
                 fix="reset the running statistics and let them settle, or take them from a healthy checkpoint"
                 if negative
                 else "find out why these channels were constant; re-initialise or prune them",
