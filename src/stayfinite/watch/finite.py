@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,8 +23,10 @@ def _checkable(tensor: Tensor) -> Tensor | None:
     value = tensor.detach()
     if value.layout is torch.sparse_coo:
         value = value._values()
-    elif value.layout is not torch.strided:
+    elif value.layout is not torch.strided or value.is_nested:
         value = value.values()
+    if value.is_complex():  # its parts, because the magnitude of a finite complex number may overflow
+        return torch.view_as_real(value.resolve_conj())
     return value.float() if value.dtype in _NARROW else value
 
 
@@ -57,14 +59,13 @@ def nonfinite(named: Iterable[tuple[str, Tensor]]) -> list[TensorSummary]:
 @torch.no_grad()
 def summarize(name: str, tensor: Tensor) -> TensorSummary:
     """Counts and finite range of one tensor. Not for the hot path."""
-    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(tensor.values().shape if tensor.is_nested else tensor.shape)
     value = _checkable(tensor)
     if value is None:
         value = tensor.detach()
         if value.numel() == 0 or value.is_meta or value.is_quantized:
             return TensorSummary(name, shape, dtype)
-    if value.is_complex():
-        value = torch.view_as_real(value)
     nan = int(torch.isnan(value).sum())
     inf = int(torch.isinf(value).sum())
     good = value[torch.isfinite(value)]
@@ -83,10 +84,10 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
 
 
 def tensors_in(value: object, name: str = "batch") -> list[tuple[str, Tensor]]:
-    """The tensors of a batch of any ordinary shape: tensor, list, tuple, dict, dataclass, namedtuple."""
+    """The tensors of a batch of any ordinary shape: tensor, list, tuple, mapping, dataclass, namedtuple."""
     if isinstance(value, Tensor):
         return [(name, value)]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return [found for key, item in value.items() for found in tensors_in(item, f"{name}[{key!r}]")]
     if isinstance(value, (list, tuple)):
         return [found for i, item in enumerate(value) for found in tensors_in(item, f"{name}[{i}]")]
