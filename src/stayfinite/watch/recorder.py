@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from stayfinite.findings import Json, jsonable
 
@@ -32,9 +33,7 @@ class Recorder:
         self._flushed = time.monotonic()
         self._broken = False
         try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8", buffering=1 << 16)
-            _end_partial_line(self.path, self._file)
+            self._file = _open(self.path)
         except OSError as error:
             raise RunDirectoryError(
                 f"stayfinite cannot write its record to {self.path}: {error.strerror or error}. "
@@ -61,6 +60,8 @@ class Recorder:
             if now or time.monotonic() - self._flushed > FLUSH_SECONDS:
                 self._file.flush()
                 self._flushed = time.monotonic()
+                if not self.path.exists():
+                    self._begin_again(plain)
         except (OSError, ValueError) as error:
             self._give_up(error)
 
@@ -77,9 +78,24 @@ class Recorder:
         if not self._broken:
             self._file.close()
 
+    def _begin_again(self, line: dict[str, Json]) -> None:
+        """Somebody removed or moved the run directory: what is written to the open file is lost to its readers."""
+        self._file.close()
+        self._file = _open(self.path)
+        self._file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+        warnings.warn(
+            f"{self.path} was removed or moved while the run wrote it; the record starts anew there. "
+            "Leave the run directory in place until the run has ended.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
     def _give_up(self, error: Exception) -> None:
         """A full disk or a closed file must not end a training: say so once and go on without a record."""
         self._broken = True
+        with contextlib.suppress(OSError):
+            self._file.close()  # it tries once more to write what it holds, and fails for the reason given here
         reason = getattr(error, "strerror", None) or error
         warnings.warn(
             f"stayfinite can no longer write {self.path}: {reason}. The training goes on and stays guarded, "
@@ -89,11 +105,18 @@ class Recorder:
         )
 
 
+def _open(path: Path) -> TextIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a", encoding="utf-8", buffering=1 << 16)
+    _end_partial_line(path, file)
+    return file
+
+
 def _plain(line: dict[str, Any]) -> dict[str, Json]:
     return {key: jsonable(value) for key, value in line.items()}
 
 
-def _end_partial_line(path: Path, file: Any) -> None:
+def _end_partial_line(path: Path, file: TextIO) -> None:
     """A run that was killed may have left half a line; the next line must not be glued to it."""
     if path.stat().st_size == 0:
         return
