@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-_RATE_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
-_SCHEDULER_LISTS = ("base_lrs", "max_lrs", "_last_lr")
+_RATE_KEYS = ("initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
+_SCHEDULER_LISTS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
+_SCHEDULER_FLOOR = "eta_min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,12 @@ def scale_rates(
     optimizers: Sequence[Optimizer], schedulers: Sequence[Any], factors: Sequence[Sequence[float]]
 ) -> None:
     """Multiply every rate of group g of optimizer o by factors[o][g], wherever a schedule remembers it."""
+    tensors: dict[int, float] = {}
     for optimizer, per_group in zip(optimizers, factors, strict=True):
         for group, factor in zip(optimizer.param_groups, per_group, strict=True):
-            if isinstance(group.get("lr"), torch.Tensor):
-                group["lr"].mul_(factor)  # in place: a compiled or capturable step holds on to this tensor
+            _scale_group_rate(group, factor, tensors)
             for key in _RATE_KEYS:
-                if key in group and not (key == "lr" and isinstance(group[key], torch.Tensor)):
+                if key in group:
                     group[key] = group[key] * factor
     of_optimizer = {id(optimizer): factors[index] for index, optimizer in enumerate(optimizers)}
     for scheduler in _flatten(schedulers):
@@ -58,6 +59,24 @@ def scale_rates(
             values = getattr(scheduler, name, None)
             if own and isinstance(values, list) and len(values) == len(own):
                 setattr(scheduler, name, [v * f for v, f in zip(values, own, strict=True)])
+        floor = getattr(scheduler, _SCHEDULER_FLOOR, None)
+        if own and isinstance(
+            floor, (int, float)
+        ):  # one floor for all groups: it must not lie above any of them
+            setattr(scheduler, _SCHEDULER_FLOOR, floor * min(own))
+
+
+def _scale_group_rate(group: dict[str, Any], factor: float, done: dict[int, float]) -> None:
+    """A tensor is changed in place: a compiled or capturable step holds on to it, and several groups may share it."""
+    rate = group.get("lr")
+    if not isinstance(rate, torch.Tensor):
+        if rate is not None:
+            group["lr"] = rate * factor
+    elif id(rate) not in done:
+        rate.mul_(factor)
+        done[id(rate)] = factor
+    elif done[id(rate)] != factor:
+        group["lr"] = rate * (factor / done[id(rate)])
 
 
 def lower_rates(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], factor: float) -> None:
