@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,55 +12,34 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.arguments import check_arguments, new_run_dir
-from stayfinite.findings import Finding, Incident, Severity, TensorSummary, examine, worst_first
-from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
-from stayfinite.loop import WatchedLoop
-from stayfinite.recover import CheckpointError, Policy, RunStopped, archive, checkpoint, consensus
+from stayfinite.findings import Finding, Incident, Severity, TensorSummary
+from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.guarding import facts, saving
+from stayfinite.guarding.arguments import check_arguments, new_run_dir
+from stayfinite.guarding.attempt import Attempt, StepResult
+from stayfinite.guarding.audit import Audit
+from stayfinite.guarding.health import Health
+from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.recover import CheckpointError, Policy, RunStopped, consensus
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.position import DataPosition
-from stayfinite.recover.rates import Rate
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import Models, TrainingState
 from stayfinite.report.progress import Progress
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.environment import environment
-from stayfinite.watch.finite import all_finite, nonfinite, tensors_in
+from stayfinite.watch.finite import all_finite
 from stayfinite.watch.journal import Journal
 from stayfinite.watch.losses import Loss, as_loss, require_gradient
-from stayfinite.watch.sentinel import Reading
-from stayfinite.watch.setup import examine_setup, watch_autocast
-from stayfinite.watch.verdict import Numbers, Verdict
+from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Trouble, Watcher, Window
+
+__all__ = ["Guard", "StepResult"]
 
 Batch = TypeVar("Batch")
 
 _DANGEROUS_NORM = 1e15
 """Gradients this large are finite, but their squares may not be: the update is made with a copy at hand."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What became of a step. `applied` is None while that is not known: accumulating, or `sync=False`."""
-
-    step: int
-    loss: float | None
-    applied: bool | None
-    grad_norm: float | None = None
-    action: str = "none"
-    components: dict[str, float] = field(default_factory=dict)
-    incident: Incident | None = None
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One update on its way: its micro-batches, gradients, optimizers and rates."""
-
-    window: Window
-    reading: Reading
-    optimizers: list[Optimizer]
-    rates: list[float]
-    numbers: Numbers
 
 
 class Guard:
@@ -117,43 +95,29 @@ class Guard:
         self.recovery = Recovery(self.state, self.policy)
         self._loop = WatchedLoop(self)
         self._position = DataPosition()
+        self._health = Health(self.state)
         self._parameters_of: dict[tuple[int, ...], list[Tensor]] = {}
 
         self.step_count = 0
         self.window: Window | None = None
         self._pending: Attempt | None = None
-        self._last_saved: Path | None = None
         self._looked_at = -1
-        self._autocast_seen: set[str] = set()
-        self.audit: list[Finding] = []
-        self._masks = self._buffers_infinite_on_purpose()
-        self._setup = examine_setup(
-            self.state.tensors(), self.state.optimizers, self.state.parameter_names, self.state.scaler
-        )
         self._journal.event(
-            "start", self.step_count, environment=environment(self._device), state_bytes=self.state.nbytes()
+            "start", 0, environment=environment(self._device), state_bytes=self.state.nbytes()
         )
-        self._examine_setup()
-        self._optimizer_is_risky = any(
-            f.code in ("STA003", "STA004") and f.severity is not Severity.INFO for f in self.audit
-        )
+        self._audit = Audit(self.state, self._device, self._say_finding)
 
-    def _buffers_infinite_on_purpose(self) -> set[str]:
-        """Masks of -inf, running minima of +inf: infinite from the start, so no sign of trouble."""
-        buffers = ((name, tensor) for kind, name, tensor in self.state.tensors() if kind == "buffer")
-        return {bad.name for bad in nonfinite(buffers) if bad.nan == 0}
+    @property
+    def audit(self) -> list[Finding]:
+        """What the start of the run, and its first forward pass, showed to be wrong."""
+        return self._audit.findings
 
-    def _examine_setup(self) -> None:
-        """The audit: say once what the run's start, or its first forward pass, shows to be wrong."""
-        known = {(finding.code, finding.message) for finding in self.audit}
-        new = [f for f in worst_first(examine(self._setup)) if (f.code, f.message) not in known]
-        self.audit.extend(new)
-        for finding in new:
-            self._journal.event("finding", self.step_count, finding=finding.to_json())
-            if finding.severity is not Severity.INFO:
-                self._progress.event(
-                    f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
-                )
+    def _say_finding(self, finding: Finding) -> None:
+        self._journal.event("finding", self.step_count, finding=finding.to_json())
+        if finding.severity is not Severity.INFO:
+            self._progress.event(
+                f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
+            )
 
     # -- watch: a step function, or an ordinary loop
 
@@ -214,7 +178,7 @@ class Guard:
             if not self.bad_state():
                 self.recovery.keep(self.step_count)
         elif due and self._check_every and self.step_count % self._check_every == 0:
-            self.watcher.check_state(tensor for _, _, tensor in self._must_be_finite())
+            self.watcher.check_state(tensor for _, _, tensor in self._health.tensors())
 
     def open_window(self) -> Window:
         """Begin the transaction of the next update, if it has not begun."""
@@ -229,16 +193,10 @@ class Guard:
         self.window = None
 
     def first_forward(self) -> AbstractContextManager[None]:
-        """Whether autocast is on, and in which dtype, shows only in a forward pass: watch the first."""
-        if self._setup.forward_seen:
-            return nullcontext()
-        return watch_autocast(self._device.type, self._autocast_seen)
+        return self._audit.first_forward()
 
     def saw_scaled_clip(self) -> None:
-        """A loop clips gradients that are still multiplied by the loss scale."""
-        if not self._setup.clipped_scaled:
-            self._setup = replace(self._setup, clipped_scaled=True)
-            self._examine_setup()
+        self._audit.saw_scaled_clip()
 
     def _forward_backward(self, fn: Callable[[], Any]) -> Loss:
         loss = as_loss(fn())
@@ -268,7 +226,9 @@ class Guard:
         if trouble is None:
             if self.clip_norm is not None:
                 attempt.reading.clip(self.clip_norm, total)
-            if self._optimizer_is_risky or (self.clip_norm is None and verdict.grad_norm > _DANGEROUS_NORM):
+            if self._audit.optimizer_is_risky or (
+                self.clip_norm is None and verdict.grad_norm > _DANGEROUS_NORM
+            ):
                 trouble = None if self._finite_after(optimizers, step) else "update"
             else:
                 self.watcher.measure(step)
@@ -281,10 +241,7 @@ class Guard:
     def _attempt(self, optimizers: list[Optimizer]) -> Attempt:
         """Read the gradients, once and raw, and collect the step's numbers on the device."""
         window = self.open_window()
-        if not self._setup.forward_seen:
-            seen = sorted(self._autocast_seen)
-            self._setup = replace(self._setup, forward_seen=True, autocast=seen[0] if seen else None)
-            self._examine_setup()
+        self._audit.forward_was_seen()
         self.recovery.scaling.unscale(optimizers)
         reading = window.reading or self.watcher.read(self._parameters(optimizers))
         if not reading.gradients:
@@ -305,9 +262,7 @@ class Guard:
         """Make the update with a copy at hand; False if it made a parameter or a moment NaN or Inf."""
         self.recovery.transaction.copy_before_update(optimizers)
         self.watcher.measure(step)
-        return all_finite(
-            [tensor for kind, _, tensor in self.state.tensors() if kind in ("parameter", "optimizer")]
-        )
+        return self._health.after_update()
 
     def _spike(self, verdict: Verdict) -> Trouble | None:
         """A batch that makes loss and gradient norm jump is refused, unless the loss stays where it jumped to."""
@@ -361,24 +316,25 @@ class Guard:
         overflow = trouble == "gradient" and self.recovery.scaling.on
         if overflow and self.recovery.scaling.is_ordinary_backoff(verdict.scale):
             return self._back_off(attempt, verdict, in_loop=in_loop)
-        facts = self._facts(trouble, attempt, verdict)
+        refused = self._facts(trouble, attempt, verdict)
         self.recovery.scaling.refused(overflow=overflow)
         self.recovery.undo(attempt.optimizers, update_was_made=trouble == "update")
         if not in_loop:
             self.recovery.scaling.update()
             self.recovery.scaling.settle_refusal()
         self.window = None
-        return self._answer(facts, attempt, verdict)
+        return self._answer(refused, attempt, verdict)
 
-    def _answer(self, facts: RefusedStep, attempt: Attempt, verdict: Verdict) -> StepResult:
+    def _answer(self, refused: RefusedStep, attempt: Attempt, verdict: Verdict) -> StepResult:
         """The step is undone and its facts are known: record it and do what the ladder says."""
         action = self.recovery.ladder.failure(
-            state_is_bad=bool(self.bad_state()), is_spike=facts.trigger == "spike"
+            state_is_bad=bool(self.bad_state()), is_spike=refused.trigger == "spike"
         )
         if action == "rollback" and not self.recovery.last_good.available:
             action = "stop"
-        incident = self._incident(facts, action)
-        what = sentence(facts)
+        incident = facts.incident_of(refused, action, self._journal.history, environment(self._device))
+        self._journal.incident(incident)
+        what = sentence(refused)
         self._progress.event(f"step {self.step_count}: {what}. Action: {action}.")
         result = self._record(attempt, verdict, action, applied=False, what=what, incident=incident)
         if action == "lower-lr":
@@ -403,49 +359,10 @@ class Guard:
         return self._record(attempt, verdict, "backoff", applied=False)
 
     def _facts(self, trouble: Trouble, attempt: Attempt, verdict: Verdict) -> RefusedStep:
-        """Everything that is not finite, by kind and name. Only asked when a step is refused."""
-        bad: dict[str, list[TensorSummary]] = {"parameter": [], "buffer": [], "optimizer": [], "ema": []}
-        for kind, summary in self.bad_state():
-            bad[kind].append(summary)
-        culprits = [] if verdict.norm_is_finite else attempt.reading.culprits()
-        batches = attempt.window.batches
         jumps = self.watcher.jumps(verdict) if trouble == "spike" else {}
-        scaling = self.recovery.scaling
-        return RefusedStep(
-            step=self.step_count,
-            trigger="parameter" if trouble in ("state", "update") else trouble,
-            loss=verdict.own_loss,
-            grad_norm=verdict.grad_norm,
-            components={name: verdict.components[name] for name in verdict.bad_components},
-            batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
-            gradients=tuple(culprits),
-            norm_overflowed=not verdict.norm_is_finite and not culprits,
-            parameters=tuple(bad["parameter"]),
-            buffers=tuple(bad["buffer"]),
-            moments=tuple(bad["optimizer"]),
-            averages=tuple(bad["ema"]),
-            bad_update=trouble == "update",
-            scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
-            scale_floor=scaling.floor if scaling.on else None,
-            spikes=tuple(SpikeFacts(name, s.value, s.typical, s.deviations) for name, s in jumps.items()),
-            rank=verdict.bad_rank,
+        return facts.gather(
+            self.step_count, trouble, attempt, verdict, self._health, self.recovery.scaling, jumps
         )
-
-    def _incident(self, facts: RefusedStep, action: str) -> Incident:
-        phase = {"loss": "forward", "gradient": "backward", "spike": "forward", "parameter": "state"}[
-            facts.trigger
-        ]
-        incident = Incident(
-            step=self.step_count,
-            phase="data" if facts.batch else "optimizer" if facts.bad_update else phase,
-            trigger=facts.trigger,
-            history=self._journal.history,
-            findings=worst_first(examine(facts)),
-            action=action,
-            environment=environment(self._device),
-        )
-        self._journal.incident(incident)
-        return incident
 
     def _tell(self, event: str, text: str) -> None:
         self._progress.event(text)
@@ -502,17 +419,9 @@ class Guard:
         """Applied updates that were kept, as a share of all steps."""
         return self.counters.success_rate
 
-    def _must_be_finite(self) -> Iterator[tuple[str, str, Tensor]]:
-        return (
-            (kind, name, tensor) for kind, name, tensor in self.state.tensors() if name not in self._masks
-        )
-
     def bad_state(self) -> list[tuple[str, TensorSummary]]:
         """(kind, summary) of every parameter, buffer, moment and average that is not finite now."""
-        tensors = list(self._must_be_finite())
-        if all_finite([tensor for _, _, tensor in tensors]):
-            return []
-        return [(kind, bad) for kind, name, tensor in tensors for bad in nonfinite([(name, tensor)])]
+        return self._health.bad()
 
     # -- optimizers that evaluate the loss themselves
 
@@ -588,44 +497,22 @@ class Guard:
         """Write everything the run needs to go on, atomically; refused if any of it is not finite."""
         self.settle()
         path = Path(path)
-        bad = self.bad_state()
-        if bad:
-            kind, first = bad[0]
-            raise CheckpointError(
-                f"{path} was not written: {kind} {first.name} holds {first.nan} NaN and {first.inf} Inf "
-                f"(and {len(bad) - 1} more). A checkpoint that was there before is untouched."
-            )
-        guard = {"counters": self.counters.to_dict(), "masks": sorted(self._masks)}
-        checkpoint.write(path, archive.pack(self.state, self.step_count, self._position.state_dict(), guard))
-        self._last_saved = path
+        saving.save(path, self.state, self._health, self.step_count, self._position, self.counters)
         return path
 
     def _save_numbered(self) -> Path:
-        folder = self.run_dir / "snapshots"
-        path = self.save(checkpoint.step_path(folder, self.step_count))
-        checkpoint.rotate(folder, self._keep, last_good=path)
-        return path
+        return saving.save_numbered(self.run_dir / "snapshots", self.step_count, self._keep, self.save)
 
     def restore(self, path: str | Path, resume_lr: str = "checkpoint") -> None:
-        """Load what `save` wrote, after verifying it. Says both rates if they differ; `resume_lr` decides."""
-        if resume_lr not in ("checkpoint", "config"):
-            raise ValueError(f"guard.restore(resume_lr={resume_lr!r}): choose 'checkpoint' or 'config'")
-        path = Path(path)
-        payload = checkpoint.read(path)
-        allowed = {f"model.{name}" for name in self._masks} | {f"buffers.{name}" for name in self._masks}
-        bad = [b for b in nonfinite(archive.tensors_in_payload(payload)) if b.name not in allowed]
-        if bad:
-            raise CheckpointError(
-                f"{path} is not restored: {bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf "
-                f"(and {len(bad) - 1} more tensors). Restore an older one."
-            )
-        configured, stored = archive.unpack(payload, self.state, resume_lr)
-        self.step_count = payload["step"]
-        self._position.load_state_dict(payload["data"])
-        self.counters.load(payload["guard"]["counters"])
-        self.window = self._pending = None
+        """Load what `save` wrote, after verifying it. Says both rates if they differ; `resume_lr` decides:
+        "checkpoint" goes on with the saved ones, "config" with those the optimizers have now."""
+        self._pending = self.window = None
+        self.step_count, text = saving.load(
+            Path(path), self.state, self._health, self._position, self.counters, resume_lr
+        )
+        self.watcher.forget()
         self.recovery.keep(self.step_count)
-        self._tell("restore", _rates_on_resume(path, configured, stored, resume_lr))
+        self._tell("restore", text)
 
     def close(self) -> None:
         """Wait for the last verdict and close the record. Also done at exit."""
@@ -645,16 +532,6 @@ class Guard:
         if any(each not in self.state.optimizers for each in chosen):
             raise ValueError("guard.step(optimizer=...) takes only optimizers that were given to the Guard")
         return chosen
-
-
-def _rates_on_resume(path: Path, configured: list[Rate], stored: list[Rate], resume_lr: str) -> str:
-    if all(c.peak == s.peak for c, s in zip(configured, stored, strict=True)):
-        return f"restored {path}; learning rate {', '.join(map(str, stored))}"
-    return (
-        f"restored {path}; the learning rates differ: the checkpoint has {', '.join(map(str, stored))}; "
-        f"the present configuration has {', '.join(map(str, configured))}. "
-        f"The {resume_lr}'s are used (resume_lr={resume_lr!r})"
-    )
 
 
 def _close(journal: Journal, progress: Progress) -> None:

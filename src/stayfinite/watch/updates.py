@@ -19,10 +19,16 @@ class UpdateSampler:
         trained = [p for p in trained if p.layout is torch.strided]
         largest = sorted(trained, key=lambda p: p.numel(), reverse=True)[:_TENSORS]
         self._parameters = [p for p in largest if p.device == largest[0].device]
+        self._views: list[Tensor] = []
         self._before: list[Tensor] = []
 
     def _sample(self) -> list[Tensor]:
-        return [p.detach().reshape(-1)[:_ELEMENTS] for p in self._parameters]
+        """Views into the parameters, made once; anew if somebody gave a parameter other memory."""
+        if len(self._views) != len(self._parameters) or any(
+            view.data_ptr() != p.data_ptr() for view, p in zip(self._views, self._parameters, strict=True)
+        ):
+            self._views = [p.detach().reshape(-1)[:_ELEMENTS] for p in self._parameters]
+        return self._views
 
     @torch.no_grad()
     def before(self) -> None:

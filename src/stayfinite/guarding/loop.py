@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stayfinite.guarding.attempt import StepResult
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.policy import Policy
 from stayfinite.recover.recovery import Recovery
@@ -19,13 +20,6 @@ from stayfinite.watch.losses import Loss, as_loss
 from stayfinite.watch.watcher import Watcher, Window
 
 Batch = TypeVar("Batch")
-
-
-class Outcome(Protocol):
-    """What became of an update."""
-
-    @property
-    def applied(self) -> bool | None: ...
 
 
 class Guarding(Protocol):
@@ -45,9 +39,9 @@ class Guarding(Protocol):
 
     def update(
         self, optimizers: list[Optimizer], step: Callable[[], Any], *, in_loop: bool = ...
-    ) -> Outcome: ...
+    ) -> StepResult: ...
 
-    def update_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> Outcome: ...
+    def update_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult: ...
 
     def saw_scaled_clip(self) -> None: ...
 
@@ -151,7 +145,7 @@ class WatchedLoop:
         self._settle(optimizer, lambda: self._guard.update([optimizer], step, in_loop=True))
         return None
 
-    def _settle(self, optimizer: Optimizer, update: Callable[[], Outcome]) -> None:
+    def _settle(self, optimizer: Optimizer, update: Callable[[], StepResult]) -> None:
         with self.paused():
             outcome = update()
         if outcome.applied is False:

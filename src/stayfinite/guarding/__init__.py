@@ -1,0 +1,1 @@
+"""The parts of the guard: checking its arguments, the audit, the state of health, ordinary loops, saving."""

@@ -1,0 +1,36 @@
+"""An update on its way, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch.optim import Optimizer
+
+from stayfinite.findings import Incident
+from stayfinite.watch.sentinel import Reading
+from stayfinite.watch.verdict import Numbers
+from stayfinite.watch.watcher import Window
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of a step. `applied` is None while that is not known: accumulating, or `sync=False`."""
+
+    step: int
+    loss: float | None
+    applied: bool | None
+    grad_norm: float | None = None
+    action: str = "none"
+    components: dict[str, float] = field(default_factory=dict)
+    incident: Incident | None = None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One update: its micro-batches, raw gradients, optimizers and rates, and its numbers on the device."""
+
+    window: Window
+    reading: Reading
+    optimizers: list[Optimizer]
+    rates: list[float]
+    numbers: Numbers

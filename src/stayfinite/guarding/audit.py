@@ -1,0 +1,61 @@
+"""Audit: what the start of a run shows to be wrong, said once, before it can do harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import torch
+
+from stayfinite.findings import Finding, Severity, examine, worst_first
+from stayfinite.recover.state import TrainingState
+from stayfinite.watch.setup import examine_setup, watch_autocast
+
+_UPDATE_MAY_BREAK = ("STA003", "STA004")
+"""Rules whose finding means: this optimizer can make a weight NaN from finite gradients."""
+
+
+class Audit:
+    """Examines the set-up when the guard is made, and again when the first forward pass has shown more."""
+
+    def __init__(self, state: TrainingState, device: torch.device, say: Callable[[Finding], None]) -> None:
+        self.findings: list[Finding] = []
+        self._device = device
+        self._say = say
+        self._autocast_seen: set[str] = set()
+        self._setup = examine_setup(state.tensors(), state.optimizers, state.parameter_names, state.scaler)
+        self._examine()
+
+    def _examine(self) -> None:
+        known = {(finding.code, finding.message) for finding in self.findings}
+        for finding in worst_first(examine(self._setup)):
+            if (finding.code, finding.message) not in known:
+                self.findings.append(finding)
+                self._say(finding)
+
+    @property
+    def optimizer_is_risky(self) -> bool:
+        """An update may be bad in itself, so it is made with a copy at hand."""
+        return any(
+            finding.code in _UPDATE_MAY_BREAK and finding.severity is not Severity.INFO
+            for finding in self.findings
+        )
+
+    def first_forward(self) -> AbstractContextManager[None]:
+        """Whether autocast is on, and in which dtype, shows only in a forward pass: watch the first."""
+        if self._setup.forward_seen:
+            return nullcontext()
+        return watch_autocast(self._device.type, self._autocast_seen)
+
+    def forward_was_seen(self) -> None:
+        if not self._setup.forward_seen:
+            dtype = min(self._autocast_seen, default=None)
+            self._setup = replace(self._setup, forward_seen=True, autocast=dtype)
+            self._examine()
+
+    def saw_scaled_clip(self) -> None:
+        """A loop clips gradients that are still multiplied by the loss scale."""
+        if not self._setup.clipped_scaled:
+            self._setup = replace(self._setup, clipped_scaled=True)
+            self._examine()

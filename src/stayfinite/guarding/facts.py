@@ -1,0 +1,69 @@
+"""What is known of a refused step without replaying it: everything that is not finite, by kind and name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stayfinite.findings import Incident, Json, TensorSummary, examine, worst_first
+from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
+from stayfinite.guarding.attempt import Attempt
+from stayfinite.guarding.health import Health
+from stayfinite.recover.scaling import Scaling
+from stayfinite.watch.finite import nonfinite, tensors_in
+from stayfinite.watch.spikes import Spike
+from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.watcher import Trouble
+
+_PHASES = {"loss": "forward", "gradient": "backward", "spike": "forward", "parameter": "state"}
+
+
+def gather(
+    step: int,
+    trouble: Trouble,
+    attempt: Attempt,
+    verdict: Verdict,
+    health: Health,
+    scaling: Scaling,
+    jumps: Mapping[str, Spike],
+) -> RefusedStep:
+    """Look at everything; called before the step is undone."""
+    bad: dict[str, list[TensorSummary]] = {"parameter": [], "buffer": [], "optimizer": [], "ema": []}
+    for kind, summary in health.bad():
+        bad[kind].append(summary)
+    culprits = [] if verdict.norm_is_finite else attempt.reading.culprits()
+    batches: Any = attempt.window.batches
+    return RefusedStep(
+        step=step,
+        trigger="parameter" if trouble in ("state", "update") else trouble,
+        loss=verdict.own_loss,
+        grad_norm=verdict.grad_norm,
+        components={name: verdict.components[name] for name in verdict.bad_components},
+        batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
+        gradients=tuple(culprits),
+        norm_overflowed=not verdict.norm_is_finite and not culprits,
+        parameters=tuple(bad["parameter"]),
+        buffers=tuple(bad["buffer"]),
+        moments=tuple(bad["optimizer"]),
+        averages=tuple(bad["ema"]),
+        bad_update=trouble == "update",
+        scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
+        scale_floor=scaling.floor if scaling.on else None,
+        spikes=tuple(SpikeFacts(name, s.value, s.typical, s.deviations) for name, s in jumps.items()),
+        rank=verdict.bad_rank,
+    )
+
+
+def incident_of(
+    facts: RefusedStep, action: str, history: list[dict[str, Json]], environment: dict[str, Json]
+) -> Incident:
+    """The incident as far as the guard itself can tell it."""
+    return Incident(
+        step=facts.step,
+        phase="data" if facts.batch else "optimizer" if facts.bad_update else _PHASES[facts.trigger],
+        trigger=facts.trigger,
+        history=history,
+        findings=worst_first(examine(facts)),
+        action=action,
+        environment=environment,
+    )
