@@ -49,6 +49,8 @@ class Storage:
     dtype: str = "uint8"
     trouble: str = ""
     """Why the bytes cannot be read, where `source` is None."""
+    archive: tuple[int, int] | None = None
+    """Start and size of the zip archive it is stored in, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

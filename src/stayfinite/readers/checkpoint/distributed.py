@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stayfinite.findings.subjects.checkpoint import Problem
@@ -100,16 +101,7 @@ def _apart(value: Any, label: str) -> Any:
     """Each item has storages named 0, 1...: make the names different between items."""
     if not isinstance(value, TensorRef):
         return value
-    storage = value.storage
-    own = Storage(
-        storage.source,
-        storage.offset,
-        storage.nbytes,
-        f"{label}:{storage.key}",
-        storage.dtype,
-        storage.trouble,
-    )
-    return TensorRef(own, value.dtype, value.shape, value.stride, value.start, value.swapped)
+    return replace(value, storage=replace(value.storage, key=f"{label}:{value.storage.key}"))
 
 
 def _without_metadata(folder: str, members: tuple[str, ...]) -> Contents:

@@ -152,6 +152,16 @@ def count(ref: TensorRef, stop: threading.Event | None = None) -> Statistics:
     return total
 
 
+def norm(ref: TensorRef) -> float:
+    """The Euclidean norm, added up in double precision."""
+    import torch
+
+    total = 0.0
+    for piece in pieces(ref):
+        total += float(comparable(piece.values).to(torch.float64).square().sum())
+    return math.sqrt(total) if total >= 0 else math.nan
+
+
 def bad_mask(values: torch.Tensor) -> torch.Tensor:
     """True where a value is NaN or infinite."""
     import torch

@@ -36,12 +36,12 @@ def read(source: Source) -> Contents:
 def _member(archive: ZipDirectory, name: str) -> Any:
     label = f"{archive.source.name}:{name}"
     try:
-        return _array(archive.open(name), label)
+        return _array(archive.open(name), label, archive.extent)
     except Unreadable as trouble:
         return TensorRef(Storage(None, 0, 0, label, trouble=str(trouble)), "uint8", (0,), (1,))
 
 
-def _array(source: Source, label: str) -> Any:
+def _array(source: Source, label: str, archive: tuple[int, int] | None = None) -> Any:
     start = read_bytes(source, 0, 12)
     if start[:6] != _MAGIC:
         raise Unreadable(f"{label}: this member is not a numpy array")
@@ -61,5 +61,5 @@ def _array(source: Source, label: str) -> Any:
     if dtype is None:
         dtype = str(kind)[:60]
     begin = offset + length
-    storage = Storage(source, begin, source.size - begin, label, dtype)
+    storage = Storage(source, begin, source.size - begin, label, dtype, archive=archive)
     return array_ref(storage, dtype, shape, fortran, swapped)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE, TensorRef, row_major
@@ -170,3 +170,17 @@ def _strided(ref: TensorRef, axes: list[Axis], start: int, base: int, reach: int
     flat = load(ref, start, reach)
     view = flat.as_strided([axis.size for axis in axes], [axis.stride for axis in axes])
     return Piece(view, base, tuple(axis.logical for axis in axes))
+
+
+def whole(ref: TensorRef) -> torch.Tensor:
+    """The tensor as it would be loaded, in a buffer of its own."""
+    import torch
+
+    single = tuple(1 if stride == 0 else size for size, stride in zip(ref.shape, ref.stride, strict=True))
+    dense = replace(ref, shape=single)
+    made = torch.empty(single, dtype=torch_dtype(ref.dtype))
+    flat = made.view(-1)
+    for piece in pieces(dense):
+        shape = list(piece.values.shape)
+        flat.as_strided(shape, list(piece.logical_strides), piece.base).copy_(piece.values)
+    return made.expand(ref.shape)

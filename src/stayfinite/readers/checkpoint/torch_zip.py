@@ -94,4 +94,4 @@ class _Reader:
                     {"member": member, "promised": promised, "found": source.size},
                 )
             )
-        return Storage(source, 0, source.size, label, dtype)
+        return Storage(source, 0, source.size, label, dtype, archive=self.archive.extent)

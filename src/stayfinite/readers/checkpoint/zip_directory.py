@@ -50,6 +50,12 @@ class ZipDirectory:
         self._read_entries(read_bytes(source, start, size), start, count)
         self._check_overlap()
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Where in its file the archive starts, and its size."""
+        start = self.source.start if isinstance(self.source, WindowSource) else 0
+        return start, self.source.size
+
     def _end(self) -> tuple[int, int, int]:
         """How many entries the directory has, where it starts, and its length."""
         tail_size = min(self.source.size, 22 + 65535 + 76)

@@ -59,7 +59,7 @@ class StateMissing(Rule[Checkpoint]):
         if scheduled and not subject.schedulers:
             group = next(g for g in scheduled[0].groups if g.initial_lr is not None)
             yield self.finding(
-                f"{scheduled[0].name} was driven by a scheduler (rate {group.lr}, initial {group.initial_lr}) whose state "
+                f"{scheduled[0].name} had a scheduler (rate {group.lr}, initial {group.initial_lr}) whose state "
                 "is not in the checkpoint: after a resume the schedule starts over",
                 fix="save scheduler.state_dict() too; now, set last_epoch of the new scheduler to the present step",
                 evidence={"lr": group.lr, "initial_lr": group.initial_lr, "missing": "scheduler"},

@@ -1,0 +1,95 @@
+"""The options that every command with findings has, and the one way to deliver them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+
+from stayfinite.findings import Finding, Severity
+from stayfinite.report import FORMATS, render
+from stayfinite.report.selection import codes, selected
+from stayfinite.report.terminal import console
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How the user wants to see the findings."""
+
+    form: str = "text"
+    path: Path | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def chosen(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Those that --select and --ignore leave."""
+        return selected(findings, self.select, self.ignore)
+
+    def deliver(
+        self,
+        findings: Sequence[Finding],
+        text: Callable[[], Sequence[RenderableType]],
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Print the findings, or write them to a file; `text` makes the lines for a person."""
+        if self.form != "text":
+            rendered = render(findings, self.form, more)
+            if self.path is None:
+                click.echo(rendered)
+            else:
+                self.path.write_text(rendered + "\n", encoding="utf-8")
+            return
+        if self.path is None:
+            _print(console(), text())
+        else:
+            with self.path.open("w", encoding="utf-8") as handle:
+                _print(Console(file=handle, width=110, highlight=False, emoji=False), text())
+
+
+def _print(target: Console, lines: Sequence[RenderableType]) -> None:
+    for line in lines:
+        target.print(line, soft_wrap=True)
+
+
+def exit_code(findings: Sequence[Finding], unreadable: bool = False) -> int:
+    """2 where an input could not be read, 1 for findings at error level, else 0."""
+    if unreadable:
+        return 2
+    return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
+
+
+def output_options(command: Command) -> Command:
+    """--format, --output, --select, --ignore; `make_output` turns them into an `Output`."""
+    options = (
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(FORMATS),
+            default="text",
+            show_default=True,
+            help="Output format.",
+        ),
+        click.option(
+            "--output",
+            "output_path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write to a file.",
+        ),
+        click.option(
+            "--select", metavar="CODES", help="Only these rules: codes, beginnings of codes, or names."
+        ),
+        click.option("--ignore", metavar="CODES", help="Not these rules."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def make_output(form: str, output_path: Path | None, select: str | None, ignore: str | None) -> Output:
+    return Output(form, output_path, codes(select), codes(ignore))
