@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from stayfinite.recover.state import TrainingState, copy_all
+from stayfinite.recover.state import TrainingState, copy_all, copy_group, put_back_group
 
 
 class Aftermath:
@@ -17,10 +17,7 @@ class Aftermath:
         self._averages = [(live, live.detach().clone()) for _, live in state.average_slots()]
         self._schedulers = [copy.deepcopy(s.state_dict()) for s in state.schedulers] if keep_scheduler else []
         self._groups = [
-            [
-                {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-                for group in o.param_groups
-            ]
+            [copy_group(group) for group in o.param_groups]
             for o in (state.optimizers if keep_scheduler else [])
         ]
 
@@ -30,6 +27,6 @@ class Aftermath:
                 copy_all([live for live, _ in self._averages], [saved for _, saved in self._averages])
         for optimizer, groups in zip(self._state.optimizers, self._groups, strict=False):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
-                group.update(saved)
+                put_back_group(group, saved)
         for scheduler, state in zip(self._state.schedulers, self._schedulers, strict=False):
             scheduler.load_state_dict(state)

@@ -70,14 +70,17 @@ class TrainingState:
             yield from ((_join(prefix, name), p) for name, p in average.named_parameters())
             yield from ((_join(prefix, name), b) for name, b in average.named_buffers())
 
-    def optimizer_slots(self) -> Iterator[tuple[str, dict[str, Any], str, Tensor]]:
-        """(name, the parameter's state, key, tensor) of every tensor an optimizer keeps."""
+    def optimizer_slots(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of every tensor an optimizer keeps."""
         for optimizer in self.optimizers:
             for parameter, entry in optimizer.state.items():
                 owner = self.parameter_names.get(parameter, "?") if isinstance(parameter, Tensor) else "?"
                 for key, value in entry.items():
+                    name = f"{type(optimizer).__name__}[{owner}].{key}"
                     if isinstance(value, Tensor):
-                        yield f"{type(optimizer).__name__}[{owner}].{key}", entry, key, value
+                        yield name, value
+                    elif isinstance(value, (list, tuple)):  # LBFGS keeps its history in lists
+                        yield from ((f"{name}[{i}]", v) for i, v in enumerate(value) if isinstance(v, Tensor))
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """(kind, name, tensor) of everything that must stay finite."""
@@ -87,7 +90,7 @@ class TrainingState:
             value = owner._buffers[key]
             if value is not None:
                 yield "buffer", name, value
-        for name, _, _, value in self.optimizer_slots():
+        for name, value in self.optimizer_slots():
             yield "optimizer", name, value
         for name, value in self.average_slots():
             yield "ema", name, value
@@ -147,11 +150,11 @@ class StateCopy:
             for parameter in [p for p in optimizer.state if p not in outline["state"]]:
                 del optimizer.state[parameter]
             for parameter, entry in outline["state"].items():
-                optimizer.state[parameter] = dict(entry)
+                optimizer.state[parameter] = _copy_entry(entry)
             for group, saved in zip(optimizer.param_groups, outline["groups"], strict=True):
                 for key in [key for key in group if key != "params" and key not in saved]:
                     del group[key]
-                group.update(copy.deepcopy(saved))
+                put_back_group(group, saved)
         for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
 
@@ -170,18 +173,29 @@ class StateCopy:
     @staticmethod
     def _outline(optimizer: Optimizer) -> dict[str, Any]:
         """Which entries exist and their plain values; tensors stand for themselves, `_store` has their content."""
-        state = {
-            parameter: {
-                key: value if isinstance(value, Tensor) else copy.deepcopy(value)
-                for key, value in entry.items()
-            }
-            for parameter, entry in optimizer.state.items()
-        }
-        groups = [
-            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ]
-        return {"state": state, "groups": groups}
+        state = {parameter: _copy_entry(entry) for parameter, entry in optimizer.state.items()}
+        return {"state": state, "groups": [copy_group(group) for group in optimizer.param_groups]}
+
+
+def _copy_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors as they are, everything else (a list of tensors, too) copied: an optimizer changes it in place."""
+    return {key: value if isinstance(value, Tensor) else copy.deepcopy(value) for key, value in entry.items()}
+
+
+def copy_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a parameter group: rate, momentum and the rest."""
+    return {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+
+
+def put_back_group(group: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    """A rate that is a tensor stays the same tensor: compiled and capturable steps hold on to it."""
+    for key, value in saved.items():
+        live = group.get(key)
+        if isinstance(value, Tensor) and isinstance(live, Tensor) and live.shape == value.shape:
+            with torch.no_grad():
+                live.copy_(value)
+        else:
+            group[key] = copy.deepcopy(value)
 
 
 def copy_all(destinations: list[Tensor], sources: list[Tensor]) -> None:

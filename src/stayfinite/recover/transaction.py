@@ -21,7 +21,8 @@ SMALL = 1 << 16
 """Buffers of at most this many elements are copied before every step."""
 
 _REFRESH_EVERY = 100
-"""How often the list of buffers is made anew, so that buffers registered later are found."""
+"""How often the modules are walked anew, so that modules added later are found. A buffer registered later in a
+module that is known is found at once: the number of buffers is counted at every step."""
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class Transaction:
     def __init__(self, state: TrainingState) -> None:
         self._state = state
         self._slots: list[_Slot] = []
+        self._holders: list[dict[str, Tensor | None]] = []
         self._begun = 0
         self._before_update: dict[tuple[int, ...], StateCopy] = {}
         self.rng: RngState | None = None
@@ -46,16 +48,22 @@ class Transaction:
 
     def begin(self) -> None:
         """Note the random generators and save the buffers as they are now."""
-        if self._begun % _REFRESH_EVERY == 0 or self._begun == 1:
+        if self._begun % _REFRESH_EVERY == 0 or self._begun == 1 or self._count() != len(self._slots):
             known = {(id(slot.owner), slot.key): slot for slot in self._slots}
             self._slots = [
                 known.get((id(owner), key)) or _Slot(owner, key)
                 for _, owner, key in self._state.buffer_slots()
             ]
+            modules = (module for model in self._state.models.values() for module in model.modules())
+            self._holders = [module._buffers for module in modules]
         self._begun += 1
         self.rng = RngState.capture()
         self._save_buffers()
         self.open = True
+
+    def _count(self) -> int:
+        """How many buffers there are now."""
+        return sum(map(len, self._holders))
 
     def _save_buffers(self) -> None:
         saved: list[Tensor] = []
@@ -104,9 +112,18 @@ class Transaction:
             for slot in self._slots:
                 if slot.tensor is not None:
                     slot.version = slot.tensor._version
+        if self._count() != len(self._slots):
+            self._remove_new_buffers()
         if restore_rng and self.rng is not None:
             self.rng.restore()
         self.open = False
+
+    def _remove_new_buffers(self) -> None:
+        """Buffers that the step itself registered: before it they did not exist."""
+        known = {(id(slot.owner._buffers), slot.key) for slot in self._slots}
+        for holder in self._holders:
+            for key in [key for key in holder if (id(holder), key) not in known]:
+                del holder[key]
 
     def undo_where(self, bad: Tensor) -> None:
         """The same for buffers without asking the host: keeps each buffer unless `bad` is true on its device."""
