@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+import torch
+
 from stayfinite.recover.rng import RngState
 
 Batch = TypeVar("Batch")
@@ -17,45 +19,74 @@ class DataPosition:
     def __init__(self) -> None:
         self.epoch = 0
         self.batch = 0
-        self._epoch_rng: dict[str, Any] | None = None
+        self._loader: Any = None
+        self._epoch_order: dict[str, Any] | None = None
         self._resume: dict[str, Any] | None = None
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The loader's batches; after a restore, the rest of the interrupted epoch first."""
         resume, self._resume = self._resume, None
+        self._loader = loader
+        done = resume["batch"] if resume is not None else 0
         now = RngState.capture()
-        if resume is not None and resume["epoch_rng"] is not None:
-            _set_rng(resume["epoch_rng"], loader)
-        self._epoch_rng = _get_rng(loader)
-        iterator = iter(loader)
         if resume is not None:
-            for _ in itertools.islice(iterator, resume["batch"]):
+            _set_order(resume["epoch_order"] if done else resume["next_order"], loader, whole=done > 0)
+        self._epoch_order = _get_order(loader)
+        iterator = iter(loader)
+        if done:
+            for _ in itertools.islice(iterator, done):
                 pass
             now.restore()
-        self.batch = resume["batch"] if resume is not None else 0
+        self.batch = done
         for batch in iterator:
             self.batch += 1
             yield batch
         self.epoch += 1
         self.batch = 0
-        self._epoch_rng = None
+        self._epoch_order = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "batch": self.batch, "epoch_rng": self._epoch_rng}
+        return {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "epoch_order": self._epoch_order,
+            "next_order": _get_order(self._loader),
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         self.epoch, self.batch = saved["epoch"], saved["batch"]
-        self._resume = saved if saved["batch"] else None
+        self._resume = saved
 
 
-def _get_rng(loader: Any) -> dict[str, Any]:
-    """The generators that decide an epoch's order: the global ones, and the loader's own if it has one."""
-    own = getattr(loader, "generator", None)
-    return {"global": RngState.capture().to_saved(), "loader": own.get_state() if own is not None else None}
+def _get_order(loader: Any) -> dict[str, Any]:
+    """What decides an epoch's order: the global generators, the loader's own ones, and a sampler's epoch number."""
+    return {
+        "global": RngState.capture().to_saved(),
+        "own": [generator.get_state() for generator in _generators(loader)],
+        "sampler_epoch": getattr(_sampler(loader), "epoch", None),
+    }
 
 
-def _set_rng(saved: dict[str, Any], loader: Any) -> None:
+def _set_order(saved: dict[str, Any], loader: Any, *, whole: bool) -> None:
+    """Put it back; between two epochs (`whole` false) only the loader's own generators, which nothing else restores."""
+    for generator, state in zip(_generators(loader), saved["own"], strict=False):
+        generator.set_state(state)
+    if not whole:
+        return
     RngState.from_saved(saved["global"]).restore()
-    own = getattr(loader, "generator", None)
-    if own is not None and saved["loader"] is not None:
-        own.set_state(saved["loader"])
+    sampler = _sampler(loader)
+    if saved["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(saved["sampler_epoch"])
+
+
+def _sampler(loader: Any) -> Any:
+    """The sampler that chooses the samples: a batch sampler of the user's own holds it one level deeper."""
+    inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    return inner if inner is not None else getattr(loader, "sampler", None)
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """The loader's own random generators, each once."""
+    owners = (loader, getattr(loader, "batch_sampler", None), _sampler(loader))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
