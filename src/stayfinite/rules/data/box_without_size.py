@@ -10,7 +10,21 @@ from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.rules.evidence import at, births_by_weight, by_autograd, counted, span, tensors
 
 _SIZED = ("log", "log2", "sqrt", "div", "reciprocal", "pow", "atan")
-_SLICES = ("select", "slice", "unbind", "split", "chunk", "index", "unsqueeze", "narrow", "split_with_sizes")
+_RAW = (
+    "lift_fresh",
+    "to_copy",
+    "stack",
+    "cat",
+    "clone",
+    "copy",
+    "index",
+    "rand",
+    "randn",
+    "randint",
+    "full",
+    "zeros",
+)
+_RESCALED = ("div", "mul", "add", "to_copy", "clone", "stack", "cat")
 
 
 class BoxWithoutSize(Rule[FailedStep]):
@@ -54,20 +68,19 @@ class BoxWithoutSize(Rule[FailedStep]):
                     f"{counted(size.summary.zeros, 'zero')} in a difference of two columns ({span(size)})",
                     fix="keep only boxes with x2 > x1 and y2 > y1 when the data is read, and check the box format",
                     evidence={"inputs": tensors(size), "samples": list(birth.birth.samples)},
-                    confidence=(0.93 if size.negatives else 0.85) * weight,
+                    confidence=(0.93 if size.negatives else 0.92) * weight,
                     **at(birth),
                 )
                 break
 
 
 def _difference_of_columns(operand: Operand) -> bool:
-    """end - start, of data: a difference of two tensors that were cut out of one."""
+    """end - start of data: a difference that nothing was computed for before, and nothing is learnt through."""
     if operand.requires_grad or operand.origin in ("parameter", "buffer", "state"):
         return False
-    difference = operand.made_by("sub", within=4)
+    difference = operand.made_by("sub", within=3)
     if difference is None or isinstance(difference.scalars.get("other"), (int, float)):
         return False
-    cut = operand.made_by(*_SLICES, within=6)
-    return (
-        cut is not None and operand.made_by("max", "amax", "min", "amin", "mean", "cummax", within=4) is None
-    )
+    before = [producer.name for producer in operand.producers if producer.distance > difference.distance]
+    after = [producer.name for producer in operand.producers if producer.distance < difference.distance]
+    return all(name in _RAW for name in before) and all(name in _RESCALED for name in after)

@@ -8,10 +8,11 @@ from statistics import median
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import at, births_by_weight, tensors
+from stayfinite.rules.evidence import LARGEST, at, births_by_weight, tensors
 
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE = 100.0
+_RAW = ("lift_fresh", "full", "randn", "rand", "randint", "copy", "stack", "cat", "from_numpy")
 _GROWING = ("pow", "mul", "mm", "addmm", "bmm", "matmul", "convolution", "mse_loss", "linear", "add", "sum", "mean",
             "square", "linalg_vector_norm", "norm", "smooth_l1_loss", "var", "sub", "baddbmm", "dot", "mv",
             "huber_loss", "l1_loss", "cumsum")  # fmt: skip
@@ -55,7 +56,8 @@ class InputOutOfScale(Rule[FailedStep]):
         typical = median(before) if before else None
         for birth, weight in births_by_weight(subject):
             local = _data_operand(birth)
-            value = max(largest or 0.0, local.absmax or 0.0 if local is not None else 0.0)
+            here = local.absmax or 0.0 if local is not None else 0.0
+            value = max(largest or 0.0, here, _raw_upstream(birth))
             if not _legal_overflow(birth) or value < _LARGE:
                 continue
             jumped = typical is not None and value > 100 * typical
@@ -94,13 +96,29 @@ def _largest_input(step: FailedStep) -> tuple[float | None, Operand | None]:
 
 
 def _data_operand(birth: TracedBirth) -> Operand | None:
-    """An operand that is data: nothing is learnt through it, and it is no parameter."""
-    kinds = ("batch", "outside", "random", "constant")
-    found = [o for o in birth.operands if o.origin in kinds and not o.requires_grad and o.absmax is not None]
+    """An operand (or saved input) that is data: nothing is learnt through it, and it is no part of the model."""
+    seen = birth.saved if birth.phase == "backward" else birth.operands
+    model = ("parameter", "buffer", "state", "gradient")
+    found = [o for o in seen if o.origin not in model and not o.requires_grad and not _is_mask(o)]
     return max(found, key=lambda o: o.absmax or 0.0, default=None)
 
 
-def _legal_overflow(birth: TracedBirth) -> bool:
-    return (
-        birth.op in _GROWING and birth.transition in ("finite->inf", "amplified") and birth.phase == "forward"
+def _raw_upstream(birth: TracedBirth) -> float:
+    """The largest magnitude that went in upstream as it was written or read, before anything was computed of it."""
+    return max(
+        (p.absmax or 0.0 for o in birth.operands for p in o.producers if p.name in _RAW and not _is_mask(o)),
+        default=0.0,
     )
+
+
+def _is_mask(operand: Operand) -> bool:
+    """Additive masks are meant to be enormous."""
+    limit = LARGEST.get(operand.dtype, 3.4e38)
+    return operand.absmax is None or (operand.summary.max or 0.0) <= 0 or operand.absmax > 0.3 * limit
+
+
+def _legal_overflow(birth: TracedBirth) -> bool:
+    if birth.phase == "backward":
+        # Inf and -Inf in one sum of products are NaN: still a mere overflow.
+        return birth.op in _GROWING and birth.transition in ("finite->inf", "finite->nan")
+    return birth.op in _GROWING and birth.transition == "finite->inf" and birth.phase == "forward"

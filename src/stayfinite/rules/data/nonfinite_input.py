@@ -9,6 +9,18 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 from stayfinite.rules.evidence import at, births_by_weight, tensors
 
+_WRITTEN = (
+    "lift_fresh",
+    "full",
+    "full_like",
+    "new_full",
+    "fill",
+    "scalar_tensor",
+    "constant",
+    "outside",
+    "masked_fill",
+)
+
 
 class NonfiniteInput(Rule[FailedStep]):
     """The bad value was not computed: it came in with the data.
@@ -48,8 +60,10 @@ class NonfiniteInput(Rule[FailedStep]):
             if origin in ("parameter", "buffer", "state", "gradient"):
                 continue
             nan, inf = birth.birth.nan, birth.birth.inf
-            if birth.transition == "deliberate" and not nan:
-                continue  # a mask of -inf is no data
+            if birth.transition == "deliberate" and (
+                birth.op not in _WRITTEN or (not nan and birth is not subject.birth)
+            ):
+                continue  # a mask of -inf is no data, unless nothing else explains the failure
             samples = f" in samples {list(birth.birth.samples[:5])}" if birth.birth.samples else ""
             yield self.finding(
                 f"{_words(origin)} holds {nan} NaN and {inf} Inf among {birth.birth.numel} values{samples}",

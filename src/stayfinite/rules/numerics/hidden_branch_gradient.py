@@ -12,6 +12,7 @@ from stayfinite.rules.evidence import CLAMPS, SANITISERS, at, behind, births_by_
 _SINGULAR = ("sqrt", "rsqrt", "pow", "log", "log2", "log10", "log1p", "div", "reciprocal", "exp", "expm1", "mul",
              "acos", "asin", "atanh", "acosh", "xlogy", "norm", "linalg_vector_norm", "atan2", "tan", "logit",
              "sinh", "cosh", "exp2", "cumsum", "prod")  # fmt: skip
+_SELECTIONS = ("index", "masked_select", "slice", "select", "gather")
 
 
 class HiddenBranchGradient(Rule[FailedStep]):
@@ -46,7 +47,8 @@ class HiddenBranchGradient(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if not any(birth.phase == "backward" for birth in subject.births):
+        in_gradient = subject.sink is not None and subject.sink.kind in ("gradient", "parameter")
+        if not in_gradient and not any(birth.phase == "backward" for birth in subject.births):
             return
         for birth, weight in births_by_weight(subject):
             found = _hidden(birth)
@@ -66,8 +68,14 @@ class HiddenBranchGradient(Rule[FailedStep]):
 def _hidden(birth: TracedBirth) -> tuple[str, float] | None:
     """What hides the value, and how sure that is."""
     for producer in birth.hidden_by:
+        if producer.name in _SELECTIONS:
+            continue
         if producer.name in SANITISERS:
-            return f"{producer.name} (line {producer.line})", 0.95
+            # What a softmax over nothing made is known better by its own rule.
+            return f"{producer.name} (line {producer.line})", 0.75 if "softmax" in birth.op else 0.95
+    for producer in birth.hidden_by:
+        if producer.name in _SELECTIONS:
+            return f"a selection (line {producer.line})", 0.55
     for producer in birth.hidden_by:
         if producer.name in CLAMPS and birth.phase != "backward":
             return f"{producer.name} (line {producer.line})", 0.7

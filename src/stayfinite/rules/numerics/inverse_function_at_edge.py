@@ -65,7 +65,11 @@ class InverseFunctionAtEdge(Rule[FailedStep]):
                 certain = 0.55 if op == "logit" else 0.95
             elif op in _ANGLES and birth.phase == "backward":
                 operand = birth.saved_tensor("self", "input") or next(iter(birth.saved), None)
-                count, where = (operand.summary.zeros if operand is not None else 0), "at the origin"
+                near = operand is not None and (operand.smallest_positive or 1.0) < 1e-8
+                count, where = (
+                    (operand.summary.zeros or int(near) if operand is not None else 0),
+                    "at the origin",
+                )
                 if not count:
                     continue
                 certain = 0.93

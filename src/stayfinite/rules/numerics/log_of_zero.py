@@ -12,7 +12,6 @@ from stayfinite.rules.evidence import (
     behind,
     births_by_weight,
     counted,
-    divisor_of,
     facts,
     source_of,
     span,
@@ -74,13 +73,13 @@ class LogOfZero(Rule[FailedStep]):
             tiny = birth.phase == "backward" and 0 < (operand.smallest_positive or 1.0) < 1e-37
             if not zeros and not tiny:
                 continue
-            also_divided = _divided_by_the_same(subject, operand)
-            what = counted(zeros, "zero") if zeros else f"values down to {operand.smallest_positive:.2g}"
+            edge = {"log1p": "value of -1", "logit": "value of 0 or 1"}.get(behind(birth), "zero")
+            what = counted(zeros, edge) if zeros else f"values down to {operand.smallest_positive:.2g}"
             yield self.finding(
                 f"{behind(birth)} of {what} among {operand.numel} values of {source_of(operand)} ({span(operand)})",
                 fix=_stable_form(operand),
                 evidence={"inputs": tensors(operand), **facts(birth, "boundary", "outside")},
-                confidence=(0.7 if also_divided else 0.9) * weight,
+                confidence=0.9 * weight,
                 **at(birth),
             )
 
@@ -100,16 +99,6 @@ def on_the_edge(birth: TracedBirth, operand: Operand) -> int:
     if "boundary" in birth.facts:
         return int(birth.fact("boundary"))
     return 0 if behind(birth) in ("log1p", "logit") else operand.summary.zeros
-
-
-def _divided_by_the_same(step: FailedStep, operand: Operand) -> bool:
-    """Whether a later birth divides by the same tensor: then it is a variance, and the rule for scales knows more."""
-    made = operand.producers[0] if operand.producers else None
-    return made is not None and any(
-        other.producers and other.producers[0] == made
-        for birth in step.births
-        if birth.op == "div" and (other := divisor_of(birth)) is not None
-    )
 
 
 def _stable_form(operand: Operand) -> str:

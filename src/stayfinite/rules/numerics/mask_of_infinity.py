@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
@@ -65,15 +66,13 @@ class MaskOfInfinity(Rule[FailedStep]):
 
 
 def _mistake(birth: TracedBirth) -> str | None:
-    if birth.op == "mul" and birth.fact("zero_times_bad"):
-        infinite_scalar = any(
-            isinstance(v, float) and v in (float("inf"), float("-inf")) for v in birth.scalars.values()
-        )
+    infinite_scalar = any(isinstance(v, float) and math.isinf(v) for v in birth.scalars.values())
+    if birth.op == "mul" and birth.birth.nan and (birth.fact("zero_times_bad") or infinite_scalar):
         mask_times_mask = len(birth.operands) == 2 and any(o.neginf for o in birth.operands) and any(
             looks_like_mask(o) for o in birth.operands
         )  # fmt: skip
         if infinite_scalar or (mask_times_mask and all(o.origin != "activation" for o in birth.operands)):
-            return f"a mask was multiplied by infinity: {int(birth.fact('zero_times_bad'))} zeros became NaN"
+            return f"a mask was multiplied by infinity: {birth.birth.nan} zeros became NaN"
     if birth.op in ("softmax", "log_softmax") and birth.transition == "inf->nan":
         scores = birth.operands[0] if birth.operands else None
         if scores is not None and scores.posinf and not birth.fact("fully_masked_rows"):

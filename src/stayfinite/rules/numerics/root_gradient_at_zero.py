@@ -50,8 +50,8 @@ class RootGradientAtZero(Rule[FailedStep]):
             if root is None:
                 continue
             zeros, operand = root
-            exponent = birth.facts.get("exponent", birth.scalars.get("exponent"))
-            power = f" with exponent {exponent:g}" if isinstance(exponent, (int, float)) else ""
+            exponent = _exponent(birth)
+            power = f" with exponent {exponent:g}" if exponent is not None else ""
             # A gradient that arrives through a `where` comes from a branch that was not taken.
             masked = any(o.made_by("where", "masked_fill", within=4) for o in birth.operands)
             # Without a zero in the value, an enormous slope is still the same mistake, but less certain.
@@ -74,8 +74,8 @@ class RootGradientAtZero(Rule[FailedStep]):
 def _at_zero(birth: TracedBirth) -> tuple[int, Operand] | None:
     """How many elements of the root's value (or base) are zero, and the tensor that says so."""
     op = behind(birth)
-    exponent = birth.facts.get("exponent", birth.scalars.get("exponent"))
-    if op in ("pow", "float_power") and isinstance(exponent, (int, float)) and exponent >= 1:
+    exponent = _exponent(birth)
+    if exponent is not None and exponent >= 1:
         return None
     kept = (
         birth.saved_tensor("self", "input") if op in ("pow", "float_power") else birth.saved_tensor("result")
@@ -91,3 +91,13 @@ def _at_zero(birth: TracedBirth) -> tuple[int, Operand] | None:
         return zeros, kept
     steep = kept.smallest_positive is not None and kept.smallest_positive < 1e-15
     return (0, kept) if steep and birth.transition in ("amplified", "finite->inf") else None
+
+
+def _exponent(birth: TracedBirth) -> float | None:
+    """The exponent of the forward power; its derivative is born in a power with one less."""
+    if behind(birth) not in ("pow", "float_power"):
+        return None
+    exponent = birth.facts.get("exponent", birth.scalars.get("exponent"))
+    if not isinstance(exponent, (int, float)):
+        return None
+    return float(exponent) + 1 if birth.op in ("pow", "float_power") else float(exponent)

@@ -141,18 +141,26 @@ class ScaleNotPositive(Rule[FailedStep]):
         return None
 
 
-def _same(one: Operand, other: Operand) -> bool:
-    """Whether two operands are the same tensor, as far as names and producers tell."""
-    if one.name is not None or other.name is not None:
-        return one.name == other.name
-    return bool(one.producers) and bool(other.producers) and one.producers[0] == other.producers[0]
+def _same(logged: Operand, divisor: Operand) -> bool:
+    """Whether the divisor is the logged tensor or a power or multiple of it, as far as names and producers tell."""
+    if logged.name is not None and logged.name == divisor.name:
+        return True
+    if not logged.producers or not divisor.producers:
+        return False
+    made = logged.producers[0]
+    return any(
+        (p.op, p.file, p.line) == (made.op, made.file, made.line)
+        for p in divisor.producers
+        if p.distance <= 3
+        and (p.distance == 1 or divisor.producers[0].name in ("mul", "pow", "square", "add"))
+    )
 
 
 def _also_divides(step: FailedStep, logged: Operand) -> bool:
     return any(
-        (divisor := divisor_of(birth)) is not None and _same(divisor, logged)
+        (divisor := divisor_of(birth)) is not None and _same(logged, divisor)
         for birth in (*step.births, *step.benign)
-        if birth.op in DIVISIONS
+        if birth.op in DIVISIONS and not by_autograd(birth)
     )
 
 

@@ -58,8 +58,8 @@ class ZeroTimesInfinity(Rule[FailedStep]):
             if by_autograd(birth):
                 certain = 0.55
             elif masked:
-                # Even as a second birth it is the mistake: the mask was trusted to remove what came before.
-                certain = 0.92 / weight * 0.95 if weight < 1 else 0.92
+                # Even as a second birth it is a mistake of its own: the mask was trusted to remove the first.
+                certain = 0.92 if birth is subject.birth else 0.84 / weight
             else:
                 certain = 0.8
             yield self.finding(
@@ -67,6 +67,6 @@ class ZeroTimesInfinity(Rule[FailedStep]):
                 + (" (a mask that multiplies)" if masked else ""),
                 fix="fill the input before the product: torch.where(mask, x, 0) or x.masked_fill(~mask, 0)",
                 evidence={"inputs": tensors(*birth.operands), **facts(birth, "zero_times_bad")},
-                confidence=min(certain * weight, 0.95),
+                confidence=certain * weight,
                 **at(birth),
             )

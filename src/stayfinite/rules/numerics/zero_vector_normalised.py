@@ -11,7 +11,8 @@ from stayfinite.rules.evidence import at, behind, births_by_weight, counted, div
 
 _NORMS = ("linalg_vector_norm", "norm", "linalg_norm", "frobenius_norm", "vector_norm", "norm_except_dim",
           "linalg_matrix_norm")  # fmt: skip
-_DIVIDING = ("div", "rsqrt", "reciprocal", "normalize", "cosine_similarity", "mul", *_NORMS)
+_DIVIDING = ("div", "rsqrt", "reciprocal", "cosine_similarity")
+_BY_NODE = ("div", "mul", "rsqrt", "reciprocal", "clamp_min", "cosine_similarity", *_NORMS)
 
 
 class ZeroVectorNormalised(Rule[FailedStep]):
@@ -46,8 +47,9 @@ class ZeroVectorNormalised(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for birth, weight in births_by_weight(subject):
-            if behind(birth) not in _DIVIDING and birth.op not in ("div", "mul"):
-                continue
+            allowed = _BY_NODE if birth.phase == "backward" else _DIVIDING
+            if behind(birth) not in allowed:
+                continue  # in the gradient of a root the division by zero is the root's own
             norm = _norm_divisor(birth)
             if norm is None:
                 continue

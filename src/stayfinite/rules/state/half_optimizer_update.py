@@ -41,24 +41,22 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         half = [o for o in subject.optimizers if {"float16", "bfloat16"} & {*o.param_dtypes, *o.state_dtypes}]
+        kind = half[0].kind if half else "the optimizer"
         for birth, weight in births_by_weight(subject):
             if birth.phase != "optimizer" or not birth.is_half or birth.op in ("to_copy", "copy"):
-                continue
-            # A hand-written update in float16 outside of any optimizer is an ordinary overflow.
-            if not half:
                 continue
             eps = next((o.eps for o in half if o.eps_in_dtype == 0.0), None)
             lost = f"; its eps {eps:g} is 0 there" if eps is not None else ""
             zeros = int(birth.fact("denominator_zeros") or birth.fact("zero_divisors"))
             denominators = f" with {zeros} denominators of 0" if zeros else ""
             yield self.finding(
-                f"{half[0].kind} worked in {birth.dtype}{denominators}{lost}: {birth.op} made "
+                f"{kind} worked in {birth.dtype}{denominators}{lost}: {birth.op} made "
                 f"{birth.birth.nan} NaN and {birth.birth.inf} Inf of finite gradients",
                 fix="keep float32 parameters (autocast and a GradScaler), or an optimizer with a float32 master copy",
                 evidence={
                     "inputs": tensors(*birth.operands),
                     "eps": eps,
-                    "optimizer": half[0].kind,
+                    "optimizer": kind,
                     **facts(birth, "denominator_zeros", "zero_divisors"),
                 },
                 confidence=0.96 * weight,
