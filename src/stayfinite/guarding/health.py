@@ -42,5 +42,5 @@ class Health:
 
     def bad_in(self, payload: dict[str, Any]) -> list[TensorSummary]:
         """The tensors of a checkpoint's payload that are not finite, masks aside."""
-        allowed = {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
+        allowed = self._masks | {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
         return [bad for bad in nonfinite(tensors_in_payload(payload)) if bad.name not in allowed]

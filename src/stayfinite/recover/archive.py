@@ -10,7 +10,7 @@ from torch import Tensor
 from stayfinite.recover.checkpoint import FORMAT, CheckpointError
 from stayfinite.recover.rates import Rate, factors_to, rates_of, scale_rates
 from stayfinite.recover.rng import RngState
-from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state import TrainingState, named_averages
 
 
 def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any]) -> dict[str, Any]:
@@ -21,9 +21,9 @@ def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str,
         if list(state.models) != [""]
         else state.models[""].state_dict(),
         "buffers": {name: owner._buffers[key] for name, owner, key in _unsaved_buffers(state)},
-        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
-        "schedulers": [scheduler.state_dict() for scheduler in state.schedulers],
-        "scaler": state.scaler.state_dict() if state.scaler is not None else None,
+        "optimizers": [_plain(optimizer.state_dict()) for optimizer in state.optimizers],
+        "schedulers": [_plain(scheduler.state_dict()) for scheduler in state.schedulers],
+        "scaler": _plain(state.scaler.state_dict()) if state.scaler is not None else None,
         "ema": [average.state_dict() for average in state.averages],
         "rng": RngState.capture().to_saved(),
         "step": step,
@@ -32,9 +32,21 @@ def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str,
     }
 
 
+def _plain(value: Any) -> Any:
+    """NumPy's numbers (a rate out of np.cos) as Python's: a checkpoint must be readable without running a pickle."""
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()
+    return value
+
+
 def unpack(payload: dict[str, Any], state: TrainingState, resume_lr: str) -> tuple[list[Rate], list[Rate]]:
     """Load a payload into the live objects; gives the rates of the present configuration and of the checkpoint."""
     _check_counts(payload, state)
+    _check_fit(payload, state)
     configured = rates_of([optimizer.param_groups for optimizer in state.optimizers])
     try:
         for name, model in state.models.items():
@@ -80,8 +92,10 @@ def tensors_in_payload(payload: dict[str, Any]) -> list[tuple[str, Tensor]]:
             for index, item in enumerate(value):
                 walk(f"{path}[{index}]", item)
 
-    for part in ("model", "buffers", "optimizers", "ema"):
+    for part in ("model", "buffers", "optimizers"):
         walk(part, payload[part])
+    for name, average in named_averages(payload["ema"]):
+        walk(name, average)
     return found
 
 
@@ -107,11 +121,42 @@ def _check_counts(payload: dict[str, Any], state: TrainingState) -> None:
         )
 
 
+def _check_fit(payload: dict[str, Any], state: TrainingState) -> None:
+    """Before anything is loaded: torch's own loading leaves a model half loaded when it finds that it does not fit."""
+    problems = []
+    for prefix, model in state.models.items():
+        saved, live = (
+            payload["model"] if prefix == "" else payload["model"].get(prefix, {}),
+            model.state_dict(),
+        )
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        problems += [f"{name} is missing" for name in live if name not in saved]
+        problems += [f"{name} is not in the model" for name in saved if name not in live]
+        problems += [
+            f"{name} has shape {tuple(saved[name].shape)}, here {tuple(live[name].shape)}"
+            for name in live
+            if name in parameters and name in saved and saved[name].shape != live[name].shape
+        ]
+    for index, (optimizer, saved) in enumerate(zip(state.optimizers, payload["optimizers"], strict=True)):
+        here, there = (
+            [len(group["params"]) for group in groups]
+            for groups in (optimizer.param_groups, saved["param_groups"])
+        )
+        if here != there:
+            problems.append(f"optimizer {index} has groups of {there} parameters, here {here}")
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise CheckpointError(
+            f"the checkpoint does not fit the present model or optimizer: {'; '.join(problems[:3])}{more}. "
+            "Build them as in the run that saved it; nothing was loaded."
+        )
+
+
 def _unsaved_buffers(state: TrainingState) -> list[tuple[str, torch.nn.Module, str]]:
     """Buffers that state_dict leaves out, but a run may change."""
     return [
         (name, owner, key)
-        for name, owner, key in state.buffer_slots()
+        for name, owner, key in (*state.buffer_slots(), *state.average_buffer_slots())
         if key in owner._non_persistent_buffers_set and owner._buffers[key] is not None
     ]
 

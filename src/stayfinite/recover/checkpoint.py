@@ -10,6 +10,8 @@ import os
 import pickle
 import re
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +31,25 @@ def write(path: Path, payload: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:  # noqa: PTH123 - torch.save and fsync want the file object
-            torch.save(payload, file)
+            with _with_checksums():
+                torch.save(payload, file)
             file.flush()
             os.fsync(file.fileno())
+        _require_plain(path, temporary)
         temporary.replace(path)
         _sync_directory(path.parent)
+    except CheckpointError:
+        raise
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"could not write the checkpoint {path}: {_reason(error)}. "
             "Free space or choose a writable directory; files that were there before are untouched."
         ) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    finally:
+        with suppress(
+            OSError
+        ):  # after a success it is gone already; under a file that is no folder it never was
+            temporary.unlink()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
         raise CheckpointError(
             f"{path} is not a whole checkpoint ({error}): it was cut short or is another kind of file. "
             "Restore an older one."
@@ -63,10 +70,15 @@ def read(path: Path) -> dict[str, Any]:
         )
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} was refused: it holds objects that only run when unpickled ({error}). "
+            f"{path} was refused: it holds {_foreign(error)}, which could run code when unpickled. "
             "stayfinite reads only what guard.save wrote."
+        ) from error
+    except (RuntimeError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise CheckpointError(
+            f"{path} is a zip but no checkpoint that can be read ({str(error).splitlines()[0]}). "
+            "Restore one that guard.save wrote."
         ) from error
     if not isinstance(payload, dict) or payload.get("stayfinite") != FORMAT:
         raise CheckpointError(
@@ -74,6 +86,40 @@ def read(path: Path) -> dict[str, Any]:
             "load it with torch.load and your own code."
         )
     return payload
+
+
+def _require_plain(path: Path, written: Path) -> None:
+    """A file that `read` would refuse is worth nothing: find that out now. Only the structure is read, no numbers."""
+    try:
+        torch.load(written, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} was not written: the state holds {_foreign(error)}, which cannot be read back without running "
+            "a pickle. Keep tensors and plain Python values in the state of model, optimizer and scheduler "
+            "(get_extra_state, param_groups, state_dict)."
+        ) from error
+
+
+def _foreign(error: pickle.UnpicklingError) -> str:
+    """The name of the object torch refused, out of its long message."""
+    named = re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand):?) ([\w.]+)", str(error))
+    return named[1] if named else "objects that are no plain data"
+
+
+@contextmanager
+def _with_checksums() -> Iterator[None]:
+    """`read` needs the CRC32 of every member, even where the user has told torch.save to leave it out."""
+    get = getattr(
+        torch.serialization, "get_crc32_options", None
+    )  # torch >= 2.6; before, it is always computed
+    if get is None or get():
+        yield
+        return
+    torch.serialization.set_crc32_options(True)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(False)
 
 
 def step_path(directory: Path, step: int) -> Path:

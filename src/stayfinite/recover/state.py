@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,13 @@ class TrainingState:
         """(name, owner, key) of every buffer of the models, persistent or not."""
         yield from _buffer_slots(self.models)
 
+    def average_buffer_slots(self) -> Iterator[tuple[str, nn.Module, str]]:
+        """The same of the averages."""
+        yield from _buffer_slots(dict(named_averages(self.averages)))
+
     def average_slots(self) -> Iterator[tuple[str, Tensor]]:
-        for prefix, average in _named("ema", self.averages):
+        """(name, tensor) of every parameter and buffer of the averages."""
+        for prefix, average in named_averages(self.averages):
             yield from ((_join(prefix, name), p) for name, p in average.named_parameters())
             yield from ((_join(prefix, name), b) for name, b in average.named_buffers())
 
@@ -86,14 +91,15 @@ class TrainingState:
         """(kind, name, tensor) of everything that must stay finite."""
         for parameter, name in self.parameter_names.items():
             yield "parameter", name, parameter
-        for name, owner, key in self.buffer_slots():
+        for name, owner, key in (*self.buffer_slots(), *self.average_buffer_slots()):
             value = owner._buffers[key]
             if value is not None:
                 yield "buffer", name, value
         for name, value in self.optimizer_slots():
             yield "optimizer", name, value
-        for name, value in self.average_slots():
-            yield "ema", name, value
+        for prefix, average in named_averages(self.averages):
+            for name, parameter in average.named_parameters():
+                yield "ema", _join(prefix, name), parameter
 
     def nbytes(self) -> int:
         """The size of one copy of it all."""
@@ -212,11 +218,14 @@ def _fits(mine: Tensor, live: Tensor) -> bool:
     return mine.shape == live.shape and mine.dtype == live.dtype and mine.layout == live.layout
 
 
-def _named(kind: str, modules: Iterable[nn.Module]) -> list[tuple[str, nn.Module]]:
-    modules = list(modules)
-    if len(modules) == 1:
-        return [(kind, modules[0])]
-    return [(f"{kind}{index}", module) for index, module in enumerate(modules)]
+Average = TypeVar("Average")
+
+
+def named_averages(averages: Sequence[Average]) -> list[tuple[str, Average]]:
+    """One is called "ema", several "ema0", "ema1"; the same for live modules and for what a checkpoint holds."""
+    if len(averages) == 1:
+        return [("ema", averages[0])]
+    return [(f"ema{index}", average) for index, average in enumerate(averages)]
 
 
 def _buffer_slots(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
