@@ -50,7 +50,7 @@ class Policy:
             raise ValueError(
                 f"Policy(min_applied_window={self.min_applied_window}): at least 1 step is needed"
             )
-        if self.scale_floor <= 0:
+        if not self.scale_floor > 0:
             raise ValueError(f"Policy(scale_floor={self.scale_floor}): the loss scale needs a floor above 0")
         for name, choices in (
             ("spikes", ("skip", "warn", "ignore")),
