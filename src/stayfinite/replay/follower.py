@@ -67,6 +67,8 @@ class Follower:
         with self._own_trouble():
             for index, output in outputs(op, args, kwargs, result, running.reads):
                 self._write(running.at(index), output)
+            if self.noticed.raised:
+                self.noticed.succeeded(op.bare)
             if running.accumulates:
                 self._note_gradient(running)
             if op.bare in COMPARES and self.bad_seen:
@@ -270,7 +272,7 @@ class Follower:
         entry.roots = frozenset().union(*(r.entry.roots for r in reads if r.entry is not None and r.bad))
         self.journal.add(entry, None)
         born = evidence.gather(running, entry, "raised", None, self.journal, self.modules.batch_size, {})
-        self.noticed.raised.append(Raised(born, error, entry.id, self.step))
+        self.noticed.raised.append(Raised(born, error, entry.id, self.step, running.op.bare))
 
     def name_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """("parameter", "head.weight") for a tensor of a living model."""

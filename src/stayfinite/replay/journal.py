@@ -33,6 +33,7 @@ class Entry:
         "forward",
         "hidden_by",
         "id",
+        "loss_like",
         "module",
         "name",
         "node",
@@ -44,6 +45,7 @@ class Entry:
         "scalars",
         "shape",
         "site",
+        "step",
         "swell",
         "visible",
     )
@@ -69,6 +71,8 @@ class Entry:
         self.consumed = False  # something was computed from it
         self.visible = False  # handed to the user's own code
         self.hidden_by: list[int] = []  # entries that read it and came out finite
+        self.loss_like = False  # a single number with a graph behind it
+        self.step = 0
         self.autocast: str | None = None
 
     @property
@@ -105,6 +109,10 @@ class Journal:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def next_number(self) -> int:
+        return self._next
 
     def get(self, number: int) -> Entry | None:
         return self._entries.get(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from stayfinite.findings.subjects.run_record import Comparison, Place
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.journal import Entry
 from stayfinite.replay.running import Running
+from stayfinite.replay.sites import Site
 
 COMPARES = {"gt", "lt", "ge", "le"}
 _ARRIVALS_KEPT = 10_000
@@ -38,6 +40,8 @@ class Raised:
     error: BaseException
     entry: int
     step: int
+    op: str
+    recovered: bool = False  # the same op went well later
 
 
 class Noticed:
@@ -52,6 +56,11 @@ class Noticed:
         """Remember that the bad value of this entry is in something that lasts."""
         if len(self.arrivals) < _ARRIVALS_KEPT:
             self.arrivals.append(Arrival(kind, name, entry.id, entry.roots, step, entry.swell))
+
+    def succeeded(self, op: str) -> None:
+        """An op that raised before went well now."""
+        for raised in self.raised:
+            raised.recovered |= raised.op == op
 
     def compare(self, running: Running, args: Sequence[Any], result: Any) -> None:
         """Remember that the script compared a bad number: `loss > 100` is False for NaN."""
@@ -71,6 +80,16 @@ class Noticed:
                 float(threshold) if isinstance(threshold, (int, float)) else None,
             )
         )
+
+    def look(self, tensor: torch.Tensor, result: Any, site: Site | None) -> None:
+        """Remember that isnan() was asked about a single infinite number: it says False."""
+        if site is None or tensor.numel() != 1 or not isinstance(result, torch.Tensor) or bool(result):
+            return
+        value = float(tensor.detach())
+        if math.isinf(value):
+            self.comparisons.append(
+                Comparison("isnan", Place(site.file, site.line, site.source), False, value, None)
+            )
 
 
 class Retained:

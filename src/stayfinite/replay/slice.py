@@ -152,6 +152,12 @@ def failed_step(
     )
 
 
+def hidden_births(trace: Follower) -> tuple[TracedBirth, ...]:
+    """The last births that are not deliberate, each with the ops that hid it."""
+    numbers = [number for number, birth in trace.births.items() if birth.transition != "deliberate"]
+    return tuple(completed(trace, number) for number in numbers[-_BENIGN_KEPT:])
+
+
 def find_sink(trace: Follower, tensor: torch.Tensor) -> Entry | None:
     """The entry of a bad tensor; None for a healthy one."""
     if not is_bad(tensor):

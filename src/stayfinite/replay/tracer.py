@@ -21,11 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.follower import Follower
 from stayfinite.replay.installing import compiled_code_runs_eagerly, pop_mode, push_mode
-from stayfinite.replay.noticed import Retained
-from stayfinite.replay.sites import called_by_user, user_site
-from stayfinite.replay.slice import failed_step, find_sink
+from stayfinite.replay.journal import Entry
+from stayfinite.replay.noticed import Arrival, Raised, Retained
+from stayfinite.replay.sites import Site, called_by_user, user_site
+from stayfinite.replay.slice import failed_step, find_sink, hidden_births
 
 # Calls that only look: what they compute is no result, and a bad value in it is no failure.
 _LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allclose", "isclose", "equal",
@@ -42,6 +44,9 @@ _BRINGS_IN = {
 }
 _PASSES = {"__get__", "__set__", "size", "dim", "stride", "is_complex", "is_floating_point", "numel", "__len__",
            "__hash__", "data_ptr", "is_contiguous", "type", "ndimension", "element_size"}  # fmt: skip
+
+
+_RESULTS_KEPT = 32
 
 
 class _Ops(TorchDispatchMode):
@@ -131,8 +136,11 @@ class Tracer:
         if not self.active or name in _PASSES:
             return func(*args, **kwargs)
         if name in _LOOKS:
-            with self._only_looking():
-                return func(*args, **kwargs)
+            with self.only_looking():
+                result = func(*args, **kwargs)
+                if name == "isnan" and args and self.follower.bad_seen:
+                    self.follower.noticed.look(args[0], result, user_site())
+                return result
         follower = self.follower
         outer, outer_autocast = follower.call, follower.autocast
         follower.call = None if name == "backward" else func
@@ -151,7 +159,7 @@ class Tracer:
             and follower.journal.writer(result) is None
         ):
             follower.call = func
-            with self._only_looking():
+            with self.only_looking():
                 follower.foreign(result, None, user_site(), "forward")
             follower.call = outer
         if follower.bad_seen and outer is None and isinstance(result, (torch.Tensor, tuple, list)):
@@ -160,10 +168,12 @@ class Tracer:
 
     def _mark_visible(self, result: Any) -> None:
         tensors = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
-        bad = [entry for t in tensors if (entry := self.follower.journal.writer(t)) is not None and entry.bad]
+        journal = self.follower.journal
+        bad = [(t, entry) for t in tensors if (entry := journal.writer(t)) is not None and entry.bad]
         if bad and called_by_user(2):
-            for entry in bad:
-                entry.visible = True
+            for tensor, entry in bad:
+                entry.visible, entry.step = True, self.follower.step
+                entry.loss_like = tensor.numel() == 1 and tensor.requires_grad
 
     def _look_at_retained(self) -> None:
         for gradient in self._retained.gradients():
@@ -177,7 +187,7 @@ class Tracer:
         """Tensors that a DataLoader hands out now."""
         if not self.active:
             return
-        with self._only_looking():
+        with self.only_looking():
             for tensor in tree_leaves(batch):
                 if isinstance(tensor, torch.Tensor):
                     if tensor.dim() > 0:
@@ -186,13 +196,18 @@ class Tracer:
                         self.follower.foreign(tensor, None, user_site(), "data", "batch")
 
     @contextmanager
-    def _only_looking(self) -> Iterator[None]:
+    def only_looking(self) -> Iterator[None]:
         """What is computed inside is no part of the trace."""
         self.looking += 1
         try:
             yield
         finally:
             self.looking -= 1
+
+    def written_at(self, tensor: torch.Tensor) -> Site | None:
+        """The line that last wrote into this tensor's memory, if it was traced."""
+        entry = self.follower.journal.writer(tensor)
+        return entry.site if entry is not None and entry.op is not None else None
 
     def next_step(self, step: int) -> None:
         self.follower.step = step
@@ -206,7 +221,7 @@ class Tracer:
 
         None when nothing bad arrived anywhere.
         """
-        with self._only_looking():
+        with self.only_looking():
             if sink is not None:
                 entry = find_sink(self.follower, sink)
                 if entry is None:
@@ -218,18 +233,40 @@ class Tracer:
                     return failed_step(self.follower, entry, arrival.kind, name=arrival.name)
         return None
 
-    def failure_of(self, failure: Failure) -> FailedStep | None:
+    def failure_at(self, arrival: Arrival) -> FailedStep | None:
+        """The evidence about a bad value that reached a gradient, a parameter or a buffer."""
+        entry = self.follower.journal.get(arrival.entry)
+        if entry is None:
+            return None
+        with self.only_looking():
+            return failed_step(self.follower, entry, arrival.kind, name=arrival.name)
+
+    def failure_of(self, failure: Failure, raised: Raised | None = None) -> FailedStep | None:
         """The evidence about an exception: the op that raised it, or the newest bad value."""
-        raised = self.follower.noticed.raised[-1] if self.follower.noticed.raised else None
-        if raised is not None:
-            entry = self.follower.journal.get(raised.entry)
-            if entry is not None:
+        with self.only_looking():
+            entry = self.follower.journal.get(raised.entry) if raised is not None else None
+            if raised is not None and entry is not None:
                 step = failed_step(self.follower, entry, "exception", failure=failure)
                 return step if step.births else _only(step, raised.birth)
-        newest = next(iter(self.follower.journal.latest_bad()), None)
-        return (
-            failed_step(self.follower, newest, "exception", failure=failure) if newest is not None else None
-        )
+            newest = next(iter(self.follower.journal.latest_bad()), None)
+            return (
+                failed_step(self.follower, newest, "exception", failure=failure)
+                if newest is not None
+                else None
+            )
+
+    def benign(self) -> tuple[TracedBirth, ...]:
+        """Births that something hid: they reached no gradient and no parameter."""
+        return hidden_births(self.follower)
+
+    def results(self) -> list[tuple[Entry, FailedStep]]:
+        """Bad values that were handed to the script and that nothing was computed from, newest first."""
+        with self.only_looking():
+            return [
+                (entry, failed_step(self.follower, entry, "loss" if entry.loss_like else "result"))
+                for entry in self.follower.journal.latest_bad()
+                if entry.visible and not entry.consumed and entry.phase == "forward"
+            ][:_RESULTS_KEPT]
 
 
 def _only(step: FailedStep, birth: Any) -> FailedStep:

@@ -1,0 +1,80 @@
+"""`stayfinite run script.py`: watch an unchanged script and explain what fails in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
+@click.option(
+    "--trace",
+    type=click.Choice(["failure", "always", "never"]),
+    default="failure",
+    show_default=True,
+    help="failure: watch, and locate a failure by a second run. always: trace from the first op.",
+)
+@click.option("--policy", default=None, help="What to do with a bad step, as for Guard(policy=...).")
+@click.option(
+    "--clip", type=click.FloatRange(min=0.0, min_open=True), default=None, help="Clip the gradient norm."
+)
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path, file_okay=False), default=None, help="Keep incidents here."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
+)
+@click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--stop-after-step", type=int, default=None, hidden=True)
+@click.argument("target")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    module: bool,
+    trace: str,
+    policy: str | None,
+    clip: float | None,
+    run_dir: Path | None,
+    form: str,
+    output: Path | None,
+    max_incidents: int,
+    stop_after_step: int | None,
+    target: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run TARGET with its ARGUMENTS, watch it, and explain what fails in it.
+
+    The script is not changed. Its output, exit code and signals stay its own; the report goes to stderr.
+    """
+    if form == "json" and output is None:
+        raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
+    if not module and not Path(target).is_file():
+        raise click.UsageError(f"can't open file {target!r}: there is no such script.")
+    try:
+        from stayfinite import launch
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise click.ClickException(
+            "`stayfinite run` needs PyTorch: pip install 'stayfinite[torch]'"
+        ) from missing
+    options = launch.Options(
+        target=target,
+        arguments=arguments,
+        module=module,
+        trace=trace,
+        output=output,
+        form=form,
+        run_dir=run_dir,
+        max_incidents=max_incidents,
+        policy=policy,
+        clip=clip,
+        stop_after_step=stop_after_step,
+    )
+    from stayfinite.report.incident import print_report
+
+    files = [path for path in (output, run_dir) if path is not None]
+    sys.exit(launch.run(options, lambda incidents, remarks: print_report(incidents, remarks, files=files)))

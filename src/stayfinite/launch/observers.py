@@ -1,0 +1,102 @@
+"""Everything that watches a run from outside: one object that installs all observers and collects their facts."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
+
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import LoadEvent
+from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.launch.clips import Clips
+from stayfinite.launch.optimizers import Optimizers
+from stayfinite.launch.patches import Patches
+from stayfinite.launch.run_log import RunLog, here
+from stayfinite.launch.scalers import Scalers
+from stayfinite.launch.schedulers import Schedulers
+from stayfinite.replay import Tracer
+from stayfinite.replay.evidence import operand
+from stayfinite.replay.measure import is_bad, is_plain, magnitude, measurable
+
+_BATCH_SHOWN = 8
+
+
+class Observers:
+    """Observers of optimizers, scalers, schedulers, clips, loads and batches."""
+
+    def __init__(self, log: RunLog, tracer: Tracer) -> None:
+        self.log, self.tracer = log, tracer
+        self.patches = Patches()
+        self.optimizers = Optimizers(log, tracer.only_looking)
+        self.scalers = Scalers(log, self.optimizers)
+        self.schedulers = Schedulers(log, self.scalers.scheduler_stepped)
+        self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
+        self.module_loads: list[LoadEvent] = []
+        self._batch: list[weakref.ref[torch.Tensor]] = []
+        self.autocast: str | None = None
+        self.on_batch: Callable[[Any], None] | None = None
+
+    def install(self) -> None:
+        for observer in (self.optimizers, self.scalers, self.schedulers, self.clips):
+            observer.install(self.patches)
+        self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
+        self.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+
+    def remove(self) -> None:
+        self.patches.undo()
+        self.optimizers.remove()
+
+    def _loading_module(
+        self, original: Any, module: torch.nn.Module, state: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = original(module, state, *args, **kwargs)
+        with self.tracer.only_looking():
+            items = state.items() if isinstance(state, Mapping) else ()
+            bad = [name for name, value in items if isinstance(value, torch.Tensor) and is_bad(value)]
+        missing = tuple(getattr(result, "missing_keys", ()))
+        self.module_loads.append(
+            LoadEvent("module", here(), self.log.step, missing=missing, nonfinite=tuple(bad[:16]))
+        )
+        return result
+
+    def _next_batch(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self._batch = [weakref.ref(tensor) for tensor in tensors[:_BATCH_SHOWN]]
+        self.tracer.note_batch(batch)
+        if self.on_batch is not None:
+            self.on_batch(batch)
+        return batch
+
+    def batch(self) -> tuple[Operand, ...]:
+        """The tensors of the last batch that are still there."""
+        tensors = [t for reference in self._batch if (t := reference()) is not None and is_plain(t)]
+        with self.tracer.only_looking():
+            journal = self.tracer.follower.journal
+            return tuple(operand(f"batch[{i}]", t, journal.writer(t), journal) for i, t in enumerate(tensors))
+
+    def note_batch_size(self) -> None:
+        """The magnitude of the batch, for the history."""
+        with self.tracer.only_looking():
+            sizes = [magnitude(t) for r in self._batch if (t := r()) is not None and measurable(t)]
+        self.log.current.input_absmax = max(sizes) if sizes else None
+
+    def complete(self, step: FailedStep) -> FailedStep:
+        """The evidence of a step with all that the observers know now."""
+        return replace(
+            step,
+            history=step.history or self.log.so_far(),
+            first_steps=tuple(self.log.first_steps),
+            optimizers=self.optimizers.facts(),
+            updates=self.optimizers.audits(),
+            scalers=self.scalers.facts(),
+            clips=self.clips.facts(),
+            loads=(*self.optimizers.load_events(), *self.schedulers.loads, *self.module_loads[-16:]),
+            schedulers=self.schedulers.facts(),
+        )

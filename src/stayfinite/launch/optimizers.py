@@ -1,0 +1,243 @@
+"""Observes optimizers: creation, rate, gradients before a step, what a step changes in half-precision weights."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
+from stayfinite.launch.patches import Patches
+from stayfinite.launch.run_log import RunLog, here
+from stayfinite.replay.measure import dtype_name, is_plain
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(slots=True)
+class Watched:
+    """One optimizer over its life."""
+
+    optimizer: weakref.ref[torch.optim.Optimizer]
+    created: Place
+    stepped: Place = field(default_factory=Place)
+    steps: int = 0
+    lrs: list[float] = field(default_factory=list)
+    audit: UpdateAudit | None = None
+    before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    facts: OptimizerFacts | None = None
+
+
+def rate_of(optimizer: torch.optim.Optimizer) -> float | None:
+    """The learning rate of the first group."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return float(rate) if isinstance(rate, (int, float, torch.Tensor)) else None
+
+
+def total_norm(gradients: list[torch.Tensor]) -> float:
+    """The norm over all gradients; NaN or Inf when any is not finite. One fused pass per device and dtype."""
+    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for gradient in gradients:
+        groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+    square = 0.0
+    for group in groups.values():
+        norms = torch.stack(torch._foreach_norm(group))
+        square += float(torch.linalg.vector_norm(norms.double())) ** 2
+    return math.sqrt(square) if square >= 0 else math.nan
+
+
+class Optimizers:
+    """All optimizers of a run."""
+
+    def __init__(self, log: RunLog, quiet: Callable[[], Any]) -> None:
+        self._log = log
+        self._quiet = quiet  # a context in which nothing is traced
+        self.known: dict[int, Watched] = {}
+        self.loads: list[tuple[weakref.ref[torch.optim.Optimizer], LoadEvent]] = []
+        self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
+            None
+        )
+        self.after_step: Callable[[torch.optim.Optimizer], None] | None = None
+        self._handles: list[Any] = []
+
+    def install(self, patches: Patches) -> None:
+        patches.wrap(torch.optim.Optimizer, "__init__", self._created)
+        patches.wrap(torch.optim.Optimizer, "load_state_dict", self._loaded)
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _created(self, original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        self._watch(optimizer, here())
+
+    def _watch(self, optimizer: torch.optim.Optimizer, place: Place) -> Watched:
+        watched = Watched(weakref.ref(optimizer), place)
+        watched.facts = self._facts(optimizer, watched)
+        self.known[id(optimizer)] = watched
+        return watched
+
+    def find(self, optimizer: torch.optim.Optimizer) -> Watched:
+        watched = self.known.get(id(optimizer))
+        if watched is None or watched.optimizer() is not optimizer:
+            watched = self._watch(optimizer, Place())
+        return watched
+
+    def _loaded(
+        self, original: Any, optimizer: torch.optim.Optimizer, state: Any, *args: Any, **kw: Any
+    ) -> Any:
+        before, base = rate_of(optimizer), optimizer.param_groups[0].get("initial_lr")
+        result = original(optimizer, state, *args, **kw)
+        group = optimizer.param_groups[0]
+        moments = bool(state.get("state")) if isinstance(state, dict) else True
+        event = LoadEvent(
+            kind="optimizer",
+            place=here(),
+            step=self._log.step,
+            lr_before=before,
+            lr_after=rate_of(optimizer),
+            base_before=_number(base),
+            base_after=_number(group.get("initial_lr")) if base is not None else None,
+            moments_missing=not moments and _says_it_stepped(state),
+        )
+        self.loads.append((weakref.ref(optimizer), event))
+        return result
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        watched = self.find(optimizer)
+        watched.stepped = here()
+        rate = rate_of(optimizer)
+        if rate is not None:
+            watched.lrs.append(rate)
+            self._note_rate_used(optimizer, rate)
+        with self._quiet():
+            gradients = [
+                p.grad
+                for g in optimizer.param_groups
+                for p in g["params"]
+                if p.grad is not None and is_plain(p.grad)
+            ]
+            norm = total_norm(gradients) if gradients and self._log.current.grad_norm is None else None
+            if norm is not None:
+                self._log.current.grad_norm = norm
+            if _is_power_of_two(watched.steps) or watched.steps % 64 == 0:
+                watched.before = [
+                    (p, p.detach().clone())
+                    for g in optimizer.param_groups
+                    for p in g["params"]
+                    if p.dtype in _HALF and p.grad is not None and is_plain(p)
+                ]
+            if self.before_step is not None:
+                self.before_step(optimizer, self._log.current.grad_norm, gradients)
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        watched = self.find(optimizer)
+        watched.steps += 1
+        with self._quiet():
+            if watched.before:
+                self._audit(watched)
+            watched.facts = self._facts(optimizer, watched) if watched.steps <= 2 else watched.facts
+        self._log.optimizer_steps += 1
+        self._log.close_step(watched.lrs[-1] if watched.lrs else None, None, applied=True)
+        if self.after_step is not None:
+            self.after_step(optimizer)
+
+    def _note_rate_used(self, optimizer: torch.optim.Optimizer, rate: float) -> None:
+        self.loads = [
+            (ref, replace(event, lr_used=rate) if ref() is optimizer and event.lr_used is None else event)
+            for ref, event in self.loads
+        ]
+
+    def _audit(self, watched: Watched) -> None:
+        elements = unchanged = 0
+        for parameter, before in watched.before:
+            if parameter.grad is None:
+                continue
+            moving = parameter.grad != 0
+            elements += int(moving.sum())
+            unchanged += int(((parameter.detach() == before) & moving).sum())
+        dtype = dtype_name(watched.before[0][1].dtype)
+        watched.before = []
+        last = watched.audit or UpdateAudit(0, dtype, 0, 0, 0, 0)
+        watched.audit = UpdateAudit(
+            step=self._log.step,
+            dtype=dtype,
+            elements=elements,
+            unchanged=unchanged,
+            audited_steps=last.audited_steps + 1,
+            frozen_steps=last.frozen_steps + int(elements > 0 and unchanged == elements),
+            place=watched.stepped,
+        )
+
+    def _facts(self, optimizer: torch.optim.Optimizer, watched: Watched) -> OptimizerFacts:
+        group = optimizer.param_groups[0] if optimizer.param_groups else {}
+        params = [p for g in optimizer.param_groups for p in g["params"]]
+        states = [
+            v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.dim()
+        ]
+        dtypes = [t.dtype for t in (states or params) if t.dtype.is_floating_point]
+        eps = _number(group.get("eps"))
+        betas = group.get("betas", ())
+        return OptimizerFacts(
+            kind=type(optimizer).__name__,
+            lr=rate_of(optimizer) or 0.0,
+            eps=eps,
+            eps_in_dtype=float(torch.tensor(eps, dtype=dtypes[0])) if eps is not None and dtypes else None,
+            param_dtypes=tuple(sorted({dtype_name(p.dtype) for p in params})),
+            state_dtypes=tuple(sorted({dtype_name(s.dtype) for s in states})),
+            steps=watched.steps,
+            betas=tuple(float(b) for b in betas if isinstance(b, (int, float)))
+            if isinstance(betas, tuple)
+            else (),
+            weight_decay=_number(group.get("weight_decay")) or 0.0,
+            created=watched.created,
+            stepped=watched.stepped,
+        )
+
+    def facts(self) -> tuple[OptimizerFacts, ...]:
+        found = []
+        for watched in self.known.values():
+            optimizer = watched.optimizer()
+            if optimizer is not None:
+                with self._quiet():
+                    watched.facts = self._facts(optimizer, watched)
+            if watched.facts is not None:
+                found.append(replace(watched.facts, steps=watched.steps, stepped=watched.stepped))
+        return tuple(found)
+
+    def audits(self) -> tuple[UpdateAudit, ...]:
+        return tuple(watched.audit for watched in self.known.values() if watched.audit is not None)
+
+    def load_events(self) -> tuple[LoadEvent, ...]:
+        """Loads, with the rate that was really used: at the next step, or else at the end."""
+        events = []
+        for reference, event in self.loads:
+            optimizer = reference()
+            if event.lr_used is None and optimizer is not None:
+                event = replace(event, lr_used=rate_of(optimizer))
+            events.append(event)
+        return tuple(events)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _says_it_stepped(state: Any) -> bool:
+    """A state without moments is normal for plain SGD and for a fresh optimizer."""
+    groups = state.get("param_groups", []) if isinstance(state, dict) else []
+    return any("betas" in group for group in groups)

@@ -1,0 +1,26 @@
+"""What `stayfinite run` was asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one run."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+    trace: str = (
+        "failure"  # "failure": only as long as needed, with a second run on failure; "always"; "never"
+    )
+    output: Path | None = None
+    form: str = "text"
+    run_dir: Path | None = None
+    max_incidents: int = 10
+    policy: str | None = None
+    clip: float | None = None
+    second_run: bool = False  # this is the second run: stop once the failure is located
+    stop_after_step: int | None = None

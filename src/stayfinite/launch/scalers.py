@@ -1,0 +1,151 @@
+"""Observes GradScaler: scale, skipped steps, whether its state was loaded, whether gradients are still scaled."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stayfinite.findings.subjects.run_record import Place, ScalerFacts
+from stayfinite.launch.optimizers import Optimizers, rate_of
+from stayfinite.launch.patches import Patches
+from stayfinite.launch.run_log import RunLog, here
+
+_FIRST = 10
+
+
+@dataclass(slots=True)
+class Watched:
+    """One scaler over its life."""
+
+    scaler: weakref.ref[Any]
+    created: Place
+    init_scale: float
+    earlier_scale: float | None
+    scale: float
+    loaded: bool = False
+    steps: int = 0
+    skipped: int = 0
+    skipped_first: int = 0
+    streak: int = 0
+    forward_bad: int = 0
+    scheduler_stepped_on_skip: int = 0
+    scaled: bool = False  # a loss was scaled and the gradients are not unscaled yet
+    unscaled: set[int] = field(default_factory=set)
+    skipped_now: bool = False
+
+
+class Scalers:
+    """All scalers of a run."""
+
+    def __init__(self, log: RunLog, optimizers: Optimizers) -> None:
+        self._log, self._optimizers = log, optimizers
+        self.known: list[Watched] = []
+
+    def install(self, patches: Patches) -> None:
+        scaler = torch.amp.GradScaler
+        patches.wrap(scaler, "__init__", self._created)
+        patches.wrap(scaler, "scale", self._scaling)
+        patches.wrap(scaler, "unscale_", self._unscaling)
+        patches.wrap(scaler, "step", self._stepping)
+        patches.wrap(scaler, "update", self._updating)
+        patches.wrap(scaler, "load_state_dict", self._loading)
+
+    def find(self, scaler: Any) -> Watched | None:
+        return next((watched for watched in self.known if watched.scaler() is scaler), None)
+
+    def _created(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        original(scaler, *args, **kwargs)
+        if not getattr(scaler, "_enabled", False):
+            return
+        earlier = next((w.scale for w in reversed(self.known) if w.steps), None)
+        start = float(getattr(scaler, "_init_scale", 0.0))
+        self.known.append(Watched(weakref.ref(scaler), here(), start, earlier, start))
+
+    def _loading(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = self.find(scaler)
+        if watched is not None:
+            watched.loaded = True
+        return original(scaler, *args, **kwargs)
+
+    def _scaling(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = self.find(scaler)
+        if watched is not None:
+            watched.scaled, watched.unscaled = True, set()
+            watched.scale = self._log.scale = float(scaler.get_scale())
+        return original(scaler, *args, **kwargs)
+
+    def _unscaling(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = self.find(scaler)
+        if watched is not None:
+            watched.unscaled.add(id(optimizer))
+        return original(scaler, optimizer, *args, **kwargs)
+
+    def _stepping(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = self.find(scaler)
+        before = self._optimizers.find(optimizer).steps
+        result = original(scaler, optimizer, *args, **kwargs)
+        if watched is None:
+            return result
+        watched.steps += 1
+        watched.skipped_now = self._optimizers.find(optimizer).steps == before
+        if watched.skipped_now:
+            watched.skipped += 1
+            watched.streak += 1
+            watched.skipped_first += int(watched.steps <= _FIRST)
+            watched.forward_bad += int(any(not math.isfinite(loss) for loss in self._log.current.losses))
+            self._optimizers.find(optimizer).stepped = here()
+            self._log.close_step(rate_of(optimizer), None, applied=False)
+        else:
+            watched.streak = 0
+        return result
+
+    def _updating(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(scaler, *args, **kwargs)
+        watched = self.find(scaler)
+        if watched is not None:
+            watched.scale = self._log.scale = float(scaler.get_scale())
+            watched.scaled = False
+        return result
+
+    def scheduler_stepped(self) -> None:
+        """A scheduler steps now; after a refused step it runs ahead."""
+        for watched in self.known:
+            if watched.skipped_now:
+                watched.scheduler_stepped_on_skip += 1
+                watched.skipped_now = False
+
+    def scale_in(self, parameters: list[torch.Tensor]) -> float | None:
+        """The loss scale that is still inside the gradients of these parameters."""
+        wanted = {id(parameter) for parameter in parameters}
+        for watched in self.known:
+            if not watched.scaled or watched.scaler() is None:
+                continue
+            for number, other in self._optimizers.known.items():
+                optimizer = other.optimizer()
+                if optimizer is None or number in watched.unscaled:
+                    continue
+                if any(id(p) in wanted for group in optimizer.param_groups for p in group["params"]):
+                    return watched.scale
+        return None
+
+    def facts(self) -> tuple[ScalerFacts, ...]:
+        return tuple(
+            ScalerFacts(
+                init_scale=w.init_scale,
+                scale=w.scale,
+                loaded=w.loaded,
+                steps=w.steps,
+                skipped=w.skipped,
+                skipped_first=w.skipped_first,
+                streak=w.streak,
+                forward_bad=w.forward_bad,
+                scheduler_stepped_on_skip=w.scheduler_stepped_on_skip,
+                created=w.created,
+                earlier_scale=w.earlier_scale,
+            )
+            for w in self.known
+        )

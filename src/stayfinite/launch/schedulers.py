@@ -1,0 +1,151 @@
+"""Observes learning-rate schedulers: when they begin, how often they step, which rates they set."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerFacts
+from stayfinite.launch.patches import Patches
+from stayfinite.launch.run_log import RunLog, here
+
+_SHOWN = 64
+_LONG_ENOUGH = 8
+_RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR")
+
+
+@dataclass(slots=True)
+class Watched:
+    """One scheduler over its life."""
+
+    scheduler: weakref.ref[Any]
+    kind: str
+    start_epoch: int
+    total_steps: int | None
+    created: Place
+    stepped: Place = field(default_factory=Place)
+    lrs: list[float] = field(default_factory=list)
+    steps: int = 0
+    before_optimizer: bool = False
+
+
+class Schedulers:
+    """All schedulers of a run."""
+
+    def __init__(self, log: RunLog, on_step: Callable[[], None]) -> None:
+        self._log, self._on_step = log, on_step
+        self.known: list[Watched] = []
+        self.loads: list[LoadEvent] = []
+        self._inside = 0
+
+    def install(self, patches: Patches) -> None:
+        classes = [
+            c for c in vars(lr_scheduler).values() if isinstance(c, type) and hasattr(c, "load_state_dict")
+        ]
+        for kind in classes:
+            if "__init__" in vars(kind):
+                patches.wrap(kind, "__init__", self._created)
+            if "step" in vars(kind):
+                patches.wrap(kind, "step", self._stepping)
+            if "load_state_dict" in vars(kind):
+                patches.wrap(kind, "load_state_dict", self._loading)
+
+    def find(self, scheduler: Any) -> Watched | None:
+        return next((watched for watched in self.known if watched.scheduler() is scheduler), None)
+
+    def _created(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        self._inside += 1  # a constructor steps once, and calls the constructors of its bases
+        try:
+            original(scheduler, *args, **kwargs)
+        finally:
+            self._inside -= 1
+        if self._inside or self.find(scheduler) is not None or not hasattr(scheduler, "optimizer"):
+            return
+        total = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)
+        self.known.append(
+            Watched(
+                weakref.ref(scheduler),
+                type(scheduler).__name__,
+                max(0, int(getattr(scheduler, "last_epoch", 0) or 0)),
+                int(total) if isinstance(total, (int, float)) else None,
+                here(),
+            )
+        )
+
+    def _stepping(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        self._inside += 1  # a chained scheduler steps its parts
+        try:
+            result = original(scheduler, *args, **kwargs)
+        finally:
+            self._inside -= 1
+        watched = self.find(scheduler)
+        if self._inside or watched is None:
+            return result
+        watched.before_optimizer |= watched.steps == 0 and self._log.optimizer_steps == 0
+        watched.steps += 1
+        watched.stepped = here()
+        rate = scheduler.optimizer.param_groups[0].get("lr")
+        if isinstance(rate, (int, float, torch.Tensor)):
+            watched.lrs.append(float(rate))
+        self._on_step()
+        return result
+
+    def _loading(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        bases = list(getattr(scheduler, "base_lrs", []))
+        result = original(scheduler, *args, **kwargs)
+        after = list(getattr(scheduler, "base_lrs", []))
+        if self._inside:
+            return result
+        self.loads.append(
+            LoadEvent(
+                kind="scheduler",
+                place=here(),
+                step=self._log.step,
+                base_before=float(bases[0]) if bases else None,
+                base_after=float(after[0]) if after else None,
+            )
+        )
+        return result
+
+    def facts(self) -> tuple[SchedulerFacts, ...]:
+        return tuple(
+            SchedulerFacts(
+                kind=w.kind,
+                start_epoch=w.start_epoch,
+                steps=w.steps,
+                lrs=_thinned(w.lrs),
+                rising=len(w.lrs) >= _LONG_ENOUGH and all(a < b for a, b in pairwise(w.lrs)),
+                rose_after_fall=_rose_after_fall(w),
+                total_steps=w.total_steps,
+                created=w.created,
+                stepped=w.stepped,
+                before_optimizer=w.before_optimizer,
+            )
+            for w in self.known
+        )
+
+
+def _rose_after_fall(watched: Watched) -> bool:
+    """The rate reached its lowest point and then rose until the end, in a schedule that does not restart."""
+    rates = watched.lrs
+    if watched.kind in _RESTARTS or len(rates) < _LONG_ENOUGH:
+        return False
+    lowest = rates.index(min(rates))
+    tail = rates[lowest:]
+    fell = lowest > 0 and rates[0] > min(rates)
+    if len(tail) < _LONG_ENOUGH or not (fell or watched.start_epoch > 0):
+        return False
+    return tail[-1] > 1.05 * tail[0] and all(b >= a for a, b in pairwise(tail))
+
+
+def _thinned(rates: list[float]) -> tuple[float, ...]:
+    if len(rates) <= _SHOWN:
+        return tuple(rates)
+    every = (len(rates) - 1) / (_SHOWN - 1)
+    return tuple(rates[round(i * every)] for i in range(_SHOWN))

@@ -1,0 +1,176 @@
+"""Session: one run of a script under watch, from the first op to the written incidents."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from stayfinite.findings import Incident
+from stayfinite.findings.incident import TRIGGERS
+from stayfinite.findings.ranking import explain
+from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.findings.subjects.run_record import Place
+from stayfinite.launch import state_scan
+from stayfinite.launch.observers import Observers
+from stayfinite.launch.options import Options
+from stayfinite.launch.run_log import RunLog
+from stayfinite.launch.script import Outcome, without_our_frames
+from stayfinite.launch.suspicions import Suspicion
+from stayfinite.launch.watch import Watch
+from stayfinite.replay import Tracer
+from stayfinite.replay.incident import to_incident
+from stayfinite.replay.sites import USER, kind_of_file
+
+
+class Session:
+    """Watches a run. `start`, then the script, then `finish`."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.log = RunLog()
+        self.tracer = Tracer()
+        self.observers = Observers(self.log, self.tracer)
+        self.watch = Watch(self.observers)
+
+    def start(self) -> None:
+        self.observers.install()
+        self.watch.install()
+        if self.options.trace != "never":
+            self.tracer.start()
+        if self.options.trace == "failure":
+            # A script that steps an optimizer is a training loop: from here on watching is enough, and a failure
+            # is located by a second run. A script without steps is traced to its end.
+            inner = self.observers.optimizers.after_step
+
+            def after_step(optimizer: object) -> None:
+                if inner is not None:
+                    inner(optimizer)  # type: ignore[arg-type]
+                self.tracer.stop()
+
+            self.observers.optimizers.after_step = after_step
+
+    def finish(self, outcome: Outcome) -> list[Incident]:
+        """Judge what was seen and say what failed."""
+        traced = self.tracer.active
+        self.watch.note_raised()
+        if outcome.error is not None and not outcome.interrupted:
+            self._note_uncaught(outcome.error)
+        if traced:
+            self.watch.note_results()
+        self.tracer.stop()
+        self.observers.remove()
+        self._note_poisoned_state()
+        failed = self.failures()
+        found = [self._incident(suspicion) for suspicion in failed] or [self._silent()]
+        found += [self._incident(suspicion, handled=True) for suspicion in self.watch.suspicions.handled()]
+        return [incident for incident in found if incident is not None][: self.options.max_incidents]
+
+    def failures(self) -> list[Suspicion]:
+        return self.watch.suspicions.failures(trained=self.log.optimizer_steps > 0)
+
+    @property
+    def needs_second_run(self) -> bool:
+        """A failure was seen while nothing was traced."""
+        return any(s.evidence is None for s in self.failures())
+
+    @property
+    def failing_step(self) -> int:
+        """The last step at which an untraced failure was first seen."""
+        return max((s.step for s in self.failures() if s.evidence is None), default=self.log.step)
+
+    def unlocated(self) -> list[Incident]:
+        """Failures without a birth, told from what was watched alone."""
+        found = []
+        for suspicion in self.failures():
+            if suspicion.evidence is None:
+                trigger = suspicion.kind if suspicion.kind in TRIGGERS else "parameter"
+                step = FailedStep(
+                    suspicion.step,
+                    "state",
+                    trigger,
+                    reproduced=False,
+                    history=tuple(self.log.history),
+                    state=self._state,
+                )
+                step = self.observers.complete(step)
+                found.append(to_incident(step, explain(step)))
+        return found
+
+    def remarks(self) -> Iterator[str]:
+        """What the reader of a report should know besides the incidents."""
+        if self.tracer.follower.trouble:
+            yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
+
+    def _note_uncaught(self, error: BaseException) -> None:
+        place = _place_of(error)
+        failure = Failure(type(error).__name__, str(error), place)
+        for suspicion in self.watch.suspicions.all:
+            if suspicion.caught and suspicion.evidence is not None:
+                suspicion.caught, suspicion.progress = False, False
+                suspicion.evidence = replace(suspicion.evidence, failure=failure)
+                return
+        if not self.tracer.active:
+            if _is_about_values(error):
+                self.watch.suspicions.add(Suspicion("exception", self.log.step, None))
+            return
+        evidence = self.tracer.failure_of(failure)
+        if evidence is not None and evidence.birth is not None and evidence.birth.transition != "deliberate":
+            evidence = replace(evidence, step=self.log.step, history=self.log.so_far())
+            self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
+
+    def _note_poisoned_state(self) -> None:
+        """Weights that are bad at the end, however they became so, are a failure."""
+        self._state = state_scan.scan(self.observers.optimizers, self.tracer, self.log.step)
+        trained = [t for t in self._state if t.owner in ("parameter", "optimizer state") and t.nan]
+        if trained and not self.watch.suspicions.all:
+            self.watch.suspicions.add(Suspicion("parameter", self.log.step, None, touched_state=True))
+
+    def _incident(self, suspicion: Suspicion, *, handled: bool = False) -> Incident | None:
+        if suspicion.evidence is None:
+            return None
+        step = self.observers.complete(suspicion.evidence)
+        step = replace(step, state=() if handled else self._state, handled=handled)
+        return to_incident(step, explain(step))
+
+    def _silent(self) -> Incident | None:
+        """A run without a bad value may have failed all the same: rates, lost updates, order of calls."""
+        step = FailedStep(
+            step=self.log.step,
+            phase="state",
+            trigger="parameter",
+            history=tuple(self.log.history),
+            complete=True,
+            state=self._state,
+            gradients=state_scan.gradients(self.observers.optimizers),
+            benign=self.tracer.benign(),
+        )
+        step = self.observers.complete(step)
+        findings = explain(step)
+        return to_incident(step, findings) if findings else None
+
+
+def _place_of(error: BaseException) -> Place:
+    """The innermost line of the user's code in a traceback."""
+    place, trace = Place(), without_our_frames(error.__traceback__)
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if kind_of_file(filename) == USER:
+            place = Place(filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return place
+
+
+_ABOUT_VALUES = ("nan", "inf", "invalid", "out of bounds", "out of range", "between 0 and 1", "singular",
+                 "positive-definite", "positive definite", "converge", "finite", "constraint",
+                 "probability")  # fmt: skip
+
+
+def _is_about_values(error: BaseException) -> bool:
+    """Errors that bad numbers or bad labels cause, by their text; a shape mismatch is none of ours."""
+    if "torch" not in sys.modules or not isinstance(
+        error, (ValueError, IndexError, RuntimeError, ArithmeticError)
+    ):
+        return False
+    text = str(error).lower()
+    return any(word in text for word in _ABOUT_VALUES)

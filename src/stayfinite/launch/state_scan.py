@@ -1,0 +1,85 @@
+"""Looks through everything that lasts (parameters, buffers, moments, copies of models) for NaN and Inf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from stayfinite.findings.subjects.run_record import GradientFacts, Place, StateTensor
+from stayfinite.launch.optimizers import Optimizers
+from stayfinite.replay import Tracer
+from stayfinite.replay.measure import is_plain, magnitude, measurable
+from stayfinite.replay.modules import living_models
+
+_SHOWN = 64
+
+
+def scan(optimizers: Optimizers, tracer: Tracer, step: int) -> tuple[StateTensor, ...]:
+    """Every non-finite tensor of the training state."""
+    return tuple(found for _, found in zip(range(_SHOWN), _scan(optimizers, tracer, step), strict=False))
+
+
+def _scan(optimizers: Optimizers, tracer: Tracer, step: int) -> Iterator[StateTensor]:
+    trained: dict[int, str] = {}
+    living = [w.optimizer() for w in optimizers.known.values()]
+    stepping = [optimizer for optimizer in living if optimizer is not None]
+    for optimizer in stepping:
+        for group in optimizer.param_groups:
+            trained.update({id(p): "" for p in group["params"]})
+    for model in living_models():
+        # A model none of whose parameters an optimizer knows is a copy: an average, a teacher, a target.
+        parameters = list(model.named_parameters())
+        copy = bool(trained) and not any(id(p) in trained for _, p in parameters)
+        for name, parameter in parameters:
+            trained[id(parameter)] = name
+            yield from _bad("average" if copy else "parameter", name, parameter, tracer, step)
+        for name, buffer in model.named_buffers():
+            yield from _bad("average" if copy else "buffer", name, buffer, tracer, step)
+    for optimizer in stepping:
+        for owned, state in optimizer.state.items():
+            owner = trained.get(id(owned)) or "parameter"
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    yield from _bad("optimizer state", f"{owner}.{name}", value, tracer, step)
+
+
+def _bad(owner: str, name: str, tensor: torch.Tensor, tracer: Tracer, step: int) -> Iterator[StateTensor]:
+    if not measurable(tensor) or math.isfinite(magnitude(tensor)):
+        return
+    site = tracer.written_at(tensor)
+    yield StateTensor(
+        owner=owner,
+        name=name,
+        nan=int(torch.isnan(tensor).sum()),
+        inf=int(torch.isinf(tensor).sum()),
+        numel=tensor.numel(),
+        step=step,
+        place=Place(site.file, site.line, site.source) if site is not None else Place(),
+    )
+
+
+def gradients(optimizers: Optimizers) -> tuple[GradientFacts, ...]:
+    """The gradients there are now, of parameters that an optimizer knows."""
+    names = {id(p): name for model in living_models() for name, p in model.named_parameters()}
+    found: list[GradientFacts] = []
+    for parameter in _parameters(optimizers):
+        name, gradient = names.get(id(parameter), "parameter"), parameter.grad
+        if gradient is None:
+            found.append(GradientFacts(name, None, zero=False, missing=True))
+        elif is_plain(gradient):
+            size = magnitude(gradient)
+            nan, inf = int(torch.isnan(gradient).sum()), int(torch.isinf(gradient).sum())
+            found.append(
+                GradientFacts(name, size if math.isfinite(size) else None, size == 0, False, nan, inf)
+            )
+    return tuple(found[:256])
+
+
+def _parameters(optimizers: Optimizers) -> Iterable[torch.Tensor]:
+    for watched in optimizers.known.values():
+        optimizer = watched.optimizer()
+        if optimizer is not None:
+            for group in optimizer.param_groups:
+                yield from (p for p in group["params"] if p.requires_grad)

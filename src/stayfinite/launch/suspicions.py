@@ -1,0 +1,77 @@
+"""Suspicion: a bad value that reached something that matters, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """One possible failure. Repeats of the same birth are counted, not listed."""
+
+    kind: str  # loss, gradient, parameter, buffer, result, exception, spike
+    step: int
+    evidence: FailedStep | None  # None: it happened while nothing was traced
+    touched_state: bool = False  # it is in the weights, buffers or averages
+    expected: bool = False  # a scaled gradient that the GradScaler skips
+    caught: bool = False  # an exception that the script caught
+    progress: bool = False  # afterwards the same went well, or training went on
+    count: int = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes two suspicions the same failure: the line and op of the birth."""
+        birth = self.evidence.birth if self.evidence is not None else None
+        if birth is None:
+            return ("no birth", self.evidence is None)
+        return (birth.birth.file, birth.birth.line, birth.birth.op)
+
+
+class Suspicions:
+    """All suspicions of a run in the order they came."""
+
+    def __init__(self) -> None:
+        self.all: list[Suspicion] = []
+
+    def add(self, new: Suspicion) -> Suspicion:
+        """Remember one; a repeat of a known failure makes that one worse instead."""
+        for known in self.all:
+            if known.key == new.key:
+                known.count += 1
+                known.touched_state |= new.touched_state
+                if known.kind in ("spike", "result", "exception") and new.kind not in ("spike", "result"):
+                    known.kind = new.kind
+                known.expected &= new.expected
+                known.progress = new.progress if not new.expected else known.progress
+                known.step = known.step if known.evidence is not None else new.step
+                return known
+        self.all.append(new)
+        return new
+
+    def went_on(self) -> None:
+        """A healthy step was applied: what came before did not stop the run."""
+        for known in self.all:
+            known.progress = True
+
+    def failures(self, *, trained: bool) -> list[Suspicion]:
+        """Those that are failures of the run and not handled by the script itself."""
+        serious = [s for s in self.all if self._failed(s)]
+        strong = [s for s in serious if s.kind not in ("result", "spike")]
+        if strong:
+            return strong
+        return [s for s in serious if s.kind == "spike" or not trained]
+
+    def _failed(self, suspicion: Suspicion) -> bool:
+        if suspicion.expected:
+            return False
+        return suspicion.touched_state or not suspicion.progress
+
+    def handled(self) -> list[Suspicion]:
+        """Bad values that the script met and dealt with."""
+        return [
+            s
+            for s in self.all
+            if not self._failed(s) and not s.expected and s.kind not in ("result", "spike")
+        ]

@@ -1,0 +1,225 @@
+"""Watch: where a run is checked. Backward passes, optimizer steps, numbers the script reads, errors it meets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.launch.observers import Observers
+from stayfinite.launch.run_log import here
+from stayfinite.launch.suspicions import Suspicion, Suspicions
+from stayfinite.replay.measure import is_bad, measurable
+
+_JUMP, _HUGE = 1e4, 1e8  # a gradient norm this much above its median, and this large, is worth a second look
+_ENOUGH_HISTORY = 8
+
+
+class Watch:
+    """Turns what the observers see into suspicions, with evidence wherever the tracer is on."""
+
+    def __init__(self, observers: Observers) -> None:
+        self.observers = observers
+        self.log, self.tracer, self.suspicions = observers.log, observers.tracer, Suspicions()
+        self._arrivals_seen = self._raised_seen = 0
+        self._loss_is_bad = False
+        self.healthy_until = -1  # journal entries before this number were followed by a healthy step
+
+    def install(self) -> None:
+        patches = self.observers.patches
+        patches.wrap(torch.autograd, "backward", self._backward)
+        patches.wrap(torch.autograd, "grad", self._grad)
+        patches.wrap(torch.Tensor, "item", self._number_read)
+        patches.wrap(torch.Tensor, "__float__", self._number_read)
+        for owner in (torch, torch.Tensor):
+            for name in ("isfinite", "isnan", "isinf"):
+                patches.wrap(owner, name, self._number_checked)
+        patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
+        self.observers.optimizers.before_step = self._before_step
+        self.observers.optimizers.after_step = self._after_step
+
+    # -- backward ----------------------------------------------------------------------------------------
+
+    def _backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        self._check_losses(tensors if isinstance(tensors, (list, tuple)) else [tensors])
+        result = original(tensors, *args, **kwargs)
+        self.log.backwards += 1
+        self._note_arrivals()
+        return result
+
+    def _grad(self, original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self._check_losses(outputs if isinstance(outputs, (list, tuple)) else [outputs], quietly=True)
+        result = original(outputs, *args, **kwargs)
+        if self.tracer.active:
+            for gradient in result:
+                if isinstance(gradient, torch.Tensor):
+                    self._suspect_tensor(gradient, "gradient")
+        return result
+
+    def _check_losses(self, tensors: Iterable[Any], *, quietly: bool = False) -> None:
+        self._loss_is_bad = False
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or not measurable(tensor):
+                continue
+            with self.tracer.only_looking():
+                if tensor.numel() == 1 and not quietly:
+                    value = float(tensor.detach())
+                    self.log.loss(value / self.log.scale if self._is_scaled() and self.log.scale else value)
+                bad = is_bad(tensor)
+            if bad:
+                self._loss_is_bad = True
+                self._suspect_tensor(tensor, "loss")
+
+    def _is_scaled(self) -> bool:
+        return any(watched.scaled for watched in self.observers.scalers.known)
+
+    def _suspect_tensor(self, tensor: torch.Tensor, kind: str) -> None:
+        evidence = self.tracer.failure(tensor, kind) if self.tracer.active else None
+        if evidence is None and not is_bad(tensor):
+            return
+        # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
+        self._suspect(kind, evidence)
+
+    def _note_arrivals(self) -> None:
+        """Bad values that reached gradients, parameters or buffers since the last look."""
+        noticed = self.tracer.follower.noticed
+        new, self._arrivals_seen = noticed.arrivals[self._arrivals_seen :], len(noticed.arrivals)
+        for arrival in new:
+            lasting = arrival.kind != "gradient"
+            swollen = not arrival.roots and arrival.swell is not None
+            if self._loss_is_bad and not lasting:
+                continue  # the loss is the failure; its gradients only follow
+            evidence = self.tracer.failure_at(arrival)
+            if evidence is not None:
+                expected = arrival.kind == "gradient" and self._is_scaled()
+                kind = "spike" if swollen else arrival.kind
+                self._suspect(kind, evidence, touched=lasting, expected=expected)
+
+    # -- optimizer ---------------------------------------------------------------------------------------
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, norm: float | None, gradients: list[torch.Tensor]
+    ) -> None:
+        self._note_arrivals()
+        if norm is None or math.isfinite(norm):
+            self._look_for_a_jump(norm)
+            return
+        if self.tracer.active or not any(is_bad(gradient) for gradient in gradients):
+            return
+        self._suspect("loss" if self._loss_is_bad else "gradient", None, touched=True)
+
+    def _look_for_a_jump(self, norm: float | None) -> None:
+        norms = sorted(r.grad_norm for r in self.log.history if r.grad_norm is not None)
+        if norm is None or self.tracer.active or len(norms) < _ENOUGH_HISTORY:
+            return
+        if norm > _HUGE and norm > _JUMP * norms[len(norms) // 2]:
+            self._suspect("spike", None)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._note_arrivals()
+        last = self.log.history[-1]
+        numbers = [number for number in (last.loss, last.grad_norm) if number is not None]
+        if numbers and all(math.isfinite(number) for number in numbers):
+            self.suspicions.went_on()
+            self.healthy_until = self.tracer.follower.journal.next_number
+        self.tracer.next_step(self.log.step)
+
+    # -- numbers and errors ------------------------------------------------------------------------------
+
+    def _number_read(self, original: Any, tensor: torch.Tensor) -> Any:
+        value = original(tensor)
+        if isinstance(value, float) and not math.isfinite(value):
+            self._script_saw(value, tensor)
+        return value
+
+    def _number_checked(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """isfinite, isnan, isinf of a single number."""
+        result = original(tensor, *args, **kwargs)
+        if (
+            not self.tracer.active
+            and isinstance(tensor, torch.Tensor)
+            and tensor.numel() == 1
+            and is_bad(tensor)
+        ):
+            self._script_saw(float(tensor.detach()), tensor)
+        return result
+
+    def _script_saw(self, value: float, tensor: torch.Tensor) -> None:
+        # With the tracer on, the value's own history decides.
+        if not self.tracer.active and not self.tracer.looking and (math.isnan(value) or tensor.requires_grad):
+            self._suspect("loss", None)
+
+    def _distribution(self, original: Any, distribution: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(distribution, *args, **kwargs)
+        except ValueError as error:
+            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            parameters = [v for v in vars(distribution).values() if isinstance(v, torch.Tensor)]
+            bad = next((p for p in parameters if is_bad(p)), None)
+            evidence = (
+                self.tracer.failure(bad, "exception") if bad is not None and self.tracer.active else None
+            )
+            if evidence is None and bad is None:
+                evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
+            if evidence is not None:
+                self._suspect("exception", replace(evidence, failure=failure), caught=True)
+            raise
+
+    def note_raised(self) -> None:
+        """Errors raised by ops; only those that values explain count, an ordinary bug is none of ours."""
+        raised = self.tracer.follower.noticed.raised
+        new, self._raised_seen = raised[self._raised_seen :], len(raised)
+        for one in new:
+            birth = one.birth
+            by_value = birth.facts.get("invalid") or any(not operand.finite for operand in birth.operands)
+            domain = birth.facts.get("outside") or "LinAlgError" in type(one.error).__name__
+            if not by_value and not domain:
+                continue
+            place = here()
+            failure = Failure(type(one.error).__name__, str(one.error), replace(place, file=birth.birth.file,
+                              line=birth.birth.line, source=birth.birth.source), caught=True)  # fmt: skip
+            evidence = self.tracer.failure_of(failure, one)
+            if evidence is not None:
+                self._suspect("exception", evidence, caught=True, step=one.step, went_on=one.recovered)
+
+    def note_results(self) -> None:
+        """At the end: bad values that the script was given and nothing was computed from."""
+        for entry, evidence in self.tracer.results():
+            birth = evidence.birth
+            if birth is None:
+                continue
+            if entry.loss_like:
+                self._suspect("loss", evidence, step=entry.step, went_on=entry.id < self.healthy_until)
+            elif birth.transition not in ("deliberate", "outside", "amplified"):
+                self._suspect("result", evidence, step=entry.step)
+
+    def _suspect(
+        self,
+        kind: str,
+        evidence: FailedStep | None,
+        *,
+        touched: bool = False,
+        expected: bool = False,
+        caught: bool = False,
+        step: int | None = None,
+        went_on: bool = False,
+    ) -> None:
+        at = self.log.step if step is None else step
+        if evidence is not None:
+            self.observers.note_batch_size()
+            evidence = replace(evidence, step=at, history=self.log.so_far(), batch=self.observers.batch())
+        self.suspicions.add(
+            Suspicion(
+                kind,
+                at,
+                evidence,
+                touched_state=touched,
+                expected=expected,
+                caught=caught,
+                progress=went_on,
+            )
+        )

@@ -1,0 +1,77 @@
+"""From evidence to an Incident: findings ranked, lowered where the script handled it, the birth for the record."""
+
+from __future__ import annotations
+
+import linecache
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import torch
+
+import stayfinite
+from stayfinite.findings import Birth, Finding, Incident, Severity, jsonable
+from stayfinite.findings.jsonable import Json
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+
+def to_incident(step: FailedStep, findings: Sequence[Finding], action: str = "none") -> Incident:
+    """The incident of one failing step. Findings must be ordered, most likely first."""
+    shown = [_as_information(f) for f in findings] if step.handled else list(findings)
+    birth = step.birth.birth if step.birth is not None else _place_of(shown)
+    return Incident(
+        step=step.step,
+        phase=step.phase,
+        trigger=step.trigger,
+        reproduced=step.reproduced,
+        birth=birth,
+        path=list(step.path),
+        history=[_record(record) for record in step.history],
+        findings=shown,
+        action=action,
+        environment=environment(),
+    )
+
+
+def _as_information(finding: Finding) -> Finding:
+    return replace(finding, severity=Severity.INFO)
+
+
+def _record(record: object) -> dict[str, Json]:
+    found = jsonable(asdict(record))  # type: ignore[call-overload]
+    return found if isinstance(found, dict) else {}
+
+
+def _place_of(findings: Sequence[Finding]) -> Birth | None:
+    """A failure without a bad value (a rate, an order of calls) is shown at the line its first finding names."""
+    first = next((f for f in findings if f.file is not None and f.line is not None), None)
+    if first is None or first.file is None or first.line is None:
+        return None
+    source = linecache.getline(first.file, first.line).strip() or None
+    return Birth(
+        op=first.name,
+        call=first.name,
+        file=first.file,
+        line=first.line,
+        source=source,
+        function=None,
+        module=None,
+        kind="finite",
+        nan=0,
+        inf=0,
+        numel=0,
+        first_index=(),
+        dtype="",
+    )
+
+
+def environment() -> dict[str, Json]:
+    """What a reader of the incident needs to know about the machine."""
+    return {
+        "stayfinite": stayfinite.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,120 @@
+"""The one-screen report of an incident: what happened, where it was born, why, what to do and what not to do."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from stayfinite.findings import Birth, Finding, Incident, PathStep, TensorSummary, find_rule
+from stayfinite.report.terminal import console
+
+_AROUND = 2  # lines of source before and after the one that is marked
+_INPUTS, _STEPS, _OTHERS = 4, 6, 2
+_ARRIVED = {
+    "loss": "the loss is not finite",
+    "gradient": "a gradient is not finite",
+    "parameter": "the state of the training is wrong",
+    "spike": "a gradient is enormous",
+    "exception": "an operation raised an error",
+}
+
+
+def print_report(
+    incidents: Sequence[Incident], remarks: Sequence[str], *, files: Sequence[Path] = (), shown: int = 3
+) -> None:
+    """Print the incidents to stderr; nothing at all on a healthy run."""
+    out = console(stderr=True)
+    for incident in incidents[:shown]:
+        for line in lines(incident):
+            out.print(line)
+    if len(incidents) > shown:
+        out.print(Text(f"and {len(incidents) - shown} more incidents"))
+    for remark in remarks:
+        out.print(Text(f"stayfinite: {remark}"))
+    if incidents and files:
+        out.print(Text("Files    " + ", ".join(str(path) for path in files)))
+
+
+def lines(incident: Incident) -> Iterator[Text]:
+    """The report, line by line."""
+    errors = any(finding.severity.value == "error" for finding in incident.findings)
+    what = _ARRIVED.get(incident.trigger, incident.trigger)
+    again = "" if incident.reproduced else ", not seen again in a second run"
+    yield Text(
+        f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
+        style="bold red" if errors else "bold",
+    )
+    if incident.birth is not None:
+        yield from _birth(incident.birth)
+    if incident.path:
+        yield Text("Way      " + _way(incident.path))
+    yield from _findings(incident.findings)
+    yield Text("")
+
+
+def _birth(birth: Birth) -> Iterator[Text]:
+    if birth.file is not None and birth.line is not None:
+        inside = f", in {birth.function}" if birth.function and birth.function != "<module>" else ""
+        module = f", module {birth.module}" if birth.module else ""
+        yield Text(f"Born at  {birth.file}:{birth.line}{inside}{module}", style="bold")
+        yield from _excerpt(birth.file, birth.line)
+    if birth.numel:
+        first = f", first at {list(birth.first_index)}" if birth.first_index else ""
+        samples = f", samples {', '.join(map(str, birth.samples[:8]))}" if birth.samples else ""
+        yield Text(
+            f"         {birth.call} ({birth.op}) gave {birth.nan} NaN and {birth.inf} Inf in {birth.numel} "
+            f"{birth.dtype} values{first}{samples}"
+        )
+    for tensor in birth.inputs[:_INPUTS]:
+        yield Text(f"         {_values(tensor)}")
+
+
+def _excerpt(file: str, line: int) -> Iterator[Text]:
+    for number in range(max(1, line - _AROUND), line + _AROUND + 1):
+        source = linecache.getline(file, number).rstrip("\n")
+        if source or number == line:
+            here = number == line
+            yield Text(
+                f"  {'>' if here else ' '} {number:4d} | {source}", style="bold yellow" if here else "dim"
+            )
+
+
+def _values(tensor: TensorSummary) -> str:
+    shape = "x".join(str(size) for size in tensor.shape) or "scalar"
+    span = (
+        f"{tensor.min:.4g} .. {tensor.max:.4g}"
+        if tensor.min is not None and tensor.max is not None
+        else "no finite value"
+    )
+    counts = [
+        f"{n} {what}" for n, what in ((tensor.zeros, "zeros"), (tensor.nan, "NaN"), (tensor.inf, "Inf")) if n
+    ]
+    return f"{tensor.name}: {tensor.dtype} {shape}, {span}" + (f", {', '.join(counts)}" if counts else "")
+
+
+def _way(path: Sequence[PathStep]) -> str:
+    names = [f"{step.op.removeprefix('aten.').split('.')[0]}:{step.line}" for step in path]
+    if len(names) > _STEPS:
+        names = [*names[: _STEPS // 2], "...", *names[-(_STEPS // 2) :]]
+    return " -> ".join(names)
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
+    if not findings:
+        yield Text("Why      no rule explains it")
+        return
+    first = findings[0]
+    yield Text(f"Why      {first.code} {first.name} ({first.confidence:.0%}): {first.message}")
+    yield Text(f"Do       {first.fix}", style="green")
+    rule = find_rule(first.code)
+    popular = rule.section("The popular fix that does not work") if rule is not None else None
+    if popular:
+        yield Text("Do not   " + popular.replace("\n", " "))
+    for other in findings[1 : 1 + _OTHERS]:
+        yield Text(
+            f"Or       {other.code} {other.name} ({other.confidence:.0%}): {other.message}", style="dim"
+        )
+    yield Text(f"More     stayfinite explain {first.code}", style="dim")
