@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.findings import Finding, Incident, Severity, TensorSummary
+from stayfinite.findings import Finding, Severity, TensorSummary
+from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guarding import facts, saving
 from stayfinite.guarding.arguments import check_arguments, new_run_dir
-from stayfinite.guarding.attempt import Attempt, StepResult
+from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.health import Health
+from stayfinite.guarding.locate import Replay, explain
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.recover import CheckpointError, Policy, RunStopped, consensus
 from stayfinite.recover.ladder import Counters
@@ -58,6 +60,7 @@ class Guard:
         *,
         accumulate: int = 1,
         sync: bool = True,
+        locate: bool = True,
         scheduler_interval: str = "step",
         check_every: int = 100,
         snapshot_every: int = 100,
@@ -72,6 +75,7 @@ class Guard:
         ema: averages to protect; those with `update_parameters` are updated after every applied update.
         accumulate: how many calls of `step` make one update.
         sync: False never waits for the device (fused optimizers only); verdicts come one step later.
+        locate: follow a refused step once more, op by op, to name the line where it went wrong.
         check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
         save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay.
         listeners: callables or TensorBoard writers that get every record too.
@@ -82,6 +86,7 @@ class Guard:
             self.state, clip_norm, accumulate, sync, scheduler_interval, check_every, snapshot_every
         )
         self.clip_norm, self._accumulate, self._sync = clip_norm, accumulate, sync
+        self._locate = locate
         self._advances_scheduler = scheduler_interval == "step"
         self._check_every, self._snapshot_every = check_every, snapshot_every
         self._save_every, self._keep = save_every, keep
@@ -143,6 +148,7 @@ class Guard:
                     each.zero_grad(set_to_none=True)
             window = self.open_window()
             window.batches.append(batch)
+            window.functions.append(fn)
             try:
                 with self.first_forward():
                     if any(isinstance(each, torch.optim.LBFGS) for each in chosen):
@@ -214,9 +220,9 @@ class Guard:
 
         `in_loop`: scaler, scheduler and averages are the loop's own to advance.
         """
-        attempt = self._attempt(optimizers)
+        attempt = self._attempt(optimizers, step)
         if not self._sync:
-            return self._update_unseen(attempt, step)
+            return self._update_unseen(attempt)
         verdict = attempt.numbers.verdict(consensus.rank())
         total = attempt.reading.total
         if not verdict.norm_is_finite and attempt.reading.is_half and not attempt.reading.culprits():
@@ -238,7 +244,7 @@ class Guard:
             self.recovery.scaling.update()
         return self._applied(attempt, verdict)
 
-    def _attempt(self, optimizers: list[Optimizer]) -> Attempt:
+    def _attempt(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> Attempt:
         """Read the gradients, once and raw, and collect the step's numbers on the device."""
         window = self.open_window()
         self._audit.forward_was_seen()
@@ -256,7 +262,7 @@ class Guard:
         rates = [
             float(group["lr"]) for o in self.state.optimizers for group in o.param_groups if "lr" in group
         ]
-        return Attempt(window, reading, optimizers, rates, numbers)
+        return Attempt(window, reading, optimizers, step, rates, numbers)
 
     def _finite_after(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> bool:
         """Make the update with a copy at hand; False if it made a parameter or a moment NaN or Inf."""
@@ -323,28 +329,79 @@ class Guard:
             self.recovery.scaling.update()
             self.recovery.scaling.settle_refusal()
         self.window = None
-        return self._answer(refused, attempt, verdict)
+        refusal = self._answer(refused, attempt, verdict)
+        if in_loop:
+            self._loop.refused(refusal)  # it hands the batches out once more, then calls `conclude`
+        else:
+            self.conclude(refusal, self._relive(refusal) if self.wants_replay(refusal) else None)
+        return refusal.result
 
-    def _answer(self, refused: RefusedStep, attempt: Attempt, verdict: Verdict) -> StepResult:
-        """The step is undone and its facts are known: record it and do what the ladder says."""
+    def _answer(self, refused: RefusedStep, attempt: Attempt, verdict: Verdict) -> Refusal:
+        """The step is undone: record it, and ask the ladder what comes next."""
         action = self.recovery.ladder.failure(
             state_is_bad=bool(self.bad_state()), is_spike=refused.trigger == "spike"
         )
         if action == "rollback" and not self.recovery.last_good.available:
             action = "stop"
-        incident = facts.incident_of(refused, action, self._journal.history, environment(self._device))
-        self._journal.incident(incident)
         what = sentence(refused)
         self._progress.event(f"step {self.step_count}: {what}. Action: {action}.")
-        result = self._record(attempt, verdict, action, applied=False, what=what, incident=incident)
-        if action == "lower-lr":
+        result = self._record(attempt, verdict, action, applied=False, what=what)
+        return Refusal(refused, attempt, action, what, result)
+
+    # -- locate and explain: follow the refused step once more
+
+    def wants_replay(self, refusal: Refusal) -> bool:
+        """The first of a streak is followed op by op; the rest would only say the same again."""
+        first = self.recovery.ladder.failures_in_a_row == 1
+        return self._locate and first and refusal.refused.trigger != "spike" and self._replayable(refusal)
+
+    @staticmethod
+    def _replayable(refusal: Refusal) -> bool:
+        """State that was bad before the step tells nothing about the step."""
+        return refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
+
+    def _relive(self, refusal: Refusal) -> FailedStep | None:
+        """Call the step's functions again, from the same state and random numbers, under the tracer."""
+        window, optimizers = refusal.attempt.window, refusal.attempt.optimizers
+        replay = Replay(self.recovery, optimizers)
+        try:
+            with replay.prepared():
+                for fn, batch in zip(window.functions, window.batches, strict=True):
+                    with replay.following(batch):
+                        loss = as_loss(fn()).total
+                        self.recovery.scaling.scaled(loss / self._accumulate).backward()  # type: ignore[no-untyped-call]
+                        replay.saw_loss(loss)
+                        if refusal.refused.bad_update and fn is window.functions[-1]:
+                            replay.try_update(refusal.attempt.make_update)
+                return replay.evidence()
+        except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
+            self._tell(
+                "warning",
+                f"the replay of step {refusal.refused.step} failed: {type(error).__name__}: {error}",
+            )
+            return None
+
+    def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
+        """Write the incident, show it, and do what the ladder said."""
+        incident = explain(
+            refusal.refused,
+            evidence,
+            refusal.attempt.optimizers,
+            refusal.action,
+            self._journal.history,
+            environment(self._device),
+        )
+        refusal.result.incident = incident
+        streak = self.recovery.ladder.failures_in_a_row > 1 and evidence is None
+        if self._journal.incident(incident, goes_on=streak).times == 1:
+            self._progress.show(incident)
+        if refusal.action == "lower-lr":
             self._tell("lower-lr", self.recovery.lower_rates())
-        elif action == "rollback":
+        elif refusal.action == "rollback":
             self._tell("rollback", self.recovery.roll_back(self.step_count))
             self.watcher.forget()
-        elif action == "stop":
-            self._stop(what)
-        return result
+        elif refusal.action == "stop":
+            self._stop(refusal.what)
 
     def _back_off(self, attempt: Attempt, verdict: Verdict, *, in_loop: bool) -> StepResult:
         """The scaler's own business: it skips and halves its scale. Only buffers gone bad are mended."""
@@ -398,16 +455,13 @@ class Guard:
         *,
         applied: bool,
         what: str | None = None,
-        incident: Incident | None = None,
     ) -> StepResult:
         line = self._journal.step(
             self.step_count, verdict, attempt.rates, attempt.window.started, action, what
         )
         self._progress.step(line, self.counters.to_dict())
         step, self.step_count = self.step_count, self.step_count + 1
-        return StepResult(
-            step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components, incident
-        )
+        return StepResult(step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components)
 
     @property
     def counters(self) -> Counters:
@@ -445,20 +499,22 @@ class Guard:
 
         return self._follow(self.update_then_look(optimizers, lambda: optimizer.step(closure)))  # type: ignore[arg-type]
 
-    def update_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult:
+    def update_then_look(
+        self, optimizers: list[Optimizer], step: Callable[[], Any], *, in_loop: bool = False
+    ) -> StepResult:
         """Copy, let the optimizer run, look at what it made, and undo it if that is bad."""
         window = self.open_window()
         finite = self._finite_after(optimizers, step)
         del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
-        attempt = self._attempt(optimizers)
+        attempt = self._attempt(optimizers, step)
         verdict = attempt.numbers.verdict(consensus.rank())
         if finite and verdict.loss_is_finite:
             return self._applied(attempt, verdict)
-        return self._refuse("update", attempt, verdict, in_loop=True)
+        return self._refuse("update", attempt, verdict, in_loop=in_loop)
 
     # -- sync=False: the device decides, the host learns of it one step later
 
-    def _update_unseen(self, attempt: Attempt, step: Callable[[], Any]) -> StepResult:
+    def _update_unseen(self, attempt: Attempt) -> StepResult:
         """A fused optimizer with `found_inf` set leaves parameters, moments and step counts as they were."""
         bad = attempt.numbers.bad()
         attempt.numbers.send()
@@ -467,7 +523,7 @@ class Guard:
         for optimizer in attempt.optimizers:
             optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
         try:
-            self.watcher.measure(step)
+            self.watcher.measure(attempt.make_update)
         finally:
             for optimizer in attempt.optimizers:
                 del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
@@ -489,7 +545,9 @@ class Guard:
             self.recovery.ladder.backoff()
             self._record(attempt, verdict, "backoff", applied=False)
         else:
-            self._follow(self._answer(self._facts(trouble, attempt, verdict), attempt, verdict))
+            refusal = self._answer(self._facts(trouble, attempt, verdict), attempt, verdict)
+            self._follow(refusal.result)
+            self.conclude(refusal, None)
 
     # -- save and restore
 

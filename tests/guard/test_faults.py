@@ -134,6 +134,7 @@ def test_no_fault_stays(tmp_path: Path, fault: str, setting: str, value: float) 
     if run.scaler is not None:
         assert run.scaler.get_scale() >= 1.0
 
+    guard.close()
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     refused = [line for line in lines if line.get("what") and "event" not in line]
     amp_backoffs = [line for line in lines if line.get("action") == "backoff"]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
+from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.recover import Action
 from stayfinite.watch.sentinel import Reading
 from stayfinite.watch.verdict import Numbers
 from stayfinite.watch.watcher import Window
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """What became of a step. `applied` is None while that is not known: accumulating, or `sync=False`."""
 
@@ -32,5 +36,17 @@ class Attempt:
     window: Window
     reading: Reading
     optimizers: list[Optimizer]
+    make_update: Callable[[], Any]
     rates: list[float]
     numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A step that was refused and undone; what is still to be done about it."""
+
+    refused: RefusedStep
+    attempt: Attempt
+    action: Action
+    what: str
+    result: StepResult

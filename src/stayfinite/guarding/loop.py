@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.guarding.attempt import StepResult
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.guarding.attempt import Refusal, StepResult
+from stayfinite.guarding.locate import Replay
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.policy import Policy
 from stayfinite.recover.recovery import Recovery
@@ -41,9 +43,15 @@ class Guarding(Protocol):
         self, optimizers: list[Optimizer], step: Callable[[], Any], *, in_loop: bool = ...
     ) -> StepResult: ...
 
-    def update_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult: ...
+    def update_then_look(
+        self, optimizers: list[Optimizer], step: Callable[[], Any], *, in_loop: bool = ...
+    ) -> StepResult: ...
 
     def saw_scaled_clip(self) -> None: ...
+
+    def wants_replay(self, refusal: Refusal) -> bool: ...
+
+    def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None: ...
 
 
 class WatchedLoop:
@@ -53,6 +61,9 @@ class WatchedLoop:
         self._guard = guard
         self.listening = False
         self._aftermath: Aftermath | None = None
+        self._refusal: Refusal | None = None
+        self._replay: Replay | None = None
+        self._replays_update = False
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         with intercept(self, self._guard.state.optimizers, self._guard.state.scaler):
@@ -61,6 +72,35 @@ class WatchedLoop:
                     self._enter(batch, body)
                     body.callback(self._leave)
                     yield batch
+                refusal, self._refusal = self._refusal, None
+                if refusal is not None:
+                    evidence = None
+                    if self._guard.wants_replay(refusal):
+                        evidence = yield from self._hand_out_again(refusal)
+                    self._guard.conclude(refusal, evidence)
+
+    def refused(self, refusal: Refusal) -> None:
+        """The guard refused the step of this body; it is looked into when the body has ended."""
+        self._refusal = refusal
+
+    def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
+        """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
+        guard = self._guard
+        aftermath = Aftermath(guard.state, keep_scheduler=True)
+        guard.recovery.scaling.refused(overflow=False)
+        self._replay = Replay(guard.recovery, refusal.attempt.optimizers)
+        self._replays_update = refusal.refused.bad_update
+        try:
+            with self._replay.prepared():
+                for batch in refusal.attempt.window.batches:
+                    with self._replay.following(batch):
+                        yield batch
+                return self._replay.evidence()
+        finally:
+            self._replay = None
+            guard.window = None
+            guard.recovery.scaling.settle_refusal()
+            aftermath.put_back()
 
     def _enter(self, batch: Any, body: ExitStack) -> None:
         guard = self._guard
@@ -90,6 +130,8 @@ class WatchedLoop:
     # -- what the body does
 
     def saw_backward(self, roots: Sequence[Tensor]) -> None:
+        if self._replay is not None:
+            self._replay.saw_loss(roots[0])
         if not self.listening:
             return
         total = (
@@ -122,6 +164,10 @@ class WatchedLoop:
 
     def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
         """The body calls optimizer.step(): do it if the gradients are good."""
+        if self._replay is not None:
+            if self._replays_update:
+                self._replay.try_update(step)
+            return None
         if not self.listening:
             return step()
         if closure is None:
@@ -135,11 +181,14 @@ class WatchedLoop:
             if value is not None:
                 self._guard.open_window().losses.append(as_loss(torch.as_tensor(value).detach()))
 
-        self._settle(optimizer, lambda: self._guard.update_then_look([optimizer], run))
+        self._settle(optimizer, lambda: self._guard.update_then_look([optimizer], run, in_loop=True))
         return value
 
     def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
         """The body calls scaler.step(optimizer): it looks at the gradients once more, which the guard has done."""
+        if self._replay is not None:
+            self._guard.recovery.scaling.unscale([optimizer])
+            return None
         if not self.listening:
             return step()
         self._settle(optimizer, lambda: self._guard.update([optimizer], step, in_loop=True))

@@ -183,6 +183,8 @@ class Follower:
                 entry.roots = frozenset().union(*bad)
                 how = transition(running, entry, output)
                 self.bad_seen = True
+            elif op.bare in ("arange", "to_copy"):
+                self.noticed.round(running, output, entry.absmax)
             elif running.phase == "backward":
                 born, entry.swell = swells(running, entry)
                 how = "amplified" if born else None

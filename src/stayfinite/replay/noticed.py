@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.run_record import Comparison, Place
+from stayfinite.findings.subjects.run_record import Comparison, Place, RoundedIntegers
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.journal import Entry
 from stayfinite.replay.running import Running
@@ -18,6 +18,8 @@ from stayfinite.replay.sites import Site
 
 COMPARES = {"gt", "lt", "ge", "le"}
 _ARRIVALS_KEPT = 10_000
+_ROUNDED_KEPT = 16
+_WHOLE_UP_TO = {torch.bfloat16: 256.0, torch.float16: 2048.0}  # larger whole numbers are rounded
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class Noticed:
         self.arrivals: list[Arrival] = []
         self.comparisons: list[Comparison] = []
         self.raised: list[Raised] = []
+        self.rounded: list[RoundedIntegers] = []
 
     def arrive(self, kind: str, name: str | None, entry: Entry, step: int) -> None:
         """Remember that the bad value of this entry is in something that lasts."""
@@ -80,6 +83,21 @@ class Noticed:
                 float(threshold) if isinstance(threshold, (int, float)) else None,
             )
         )
+
+    def round(self, running: Running, output: torch.Tensor, largest: float) -> None:
+        """Remember whole numbers (positions, time steps) that a half dtype cannot tell apart."""
+        limit = _WHOLE_UP_TO.get(output.dtype)
+        if limit is None or largest <= limit or output.dim() != 1 or len(self.rounded) >= _ROUNDED_KEPT:
+            return
+        source = next((read.tensor for read in running.reads if read.name == "self"), None)
+        counts = running.op.bare == "arange" or (source is not None and not source.dtype.is_floating_point)
+        site, distinct = running.site, int(torch.unique(output).numel())
+        if not counts or site is None or (source is not None and distinct >= torch.unique(source).numel()):
+            return
+        if distinct < output.numel():
+            place = Place(site.file, site.line, site.source)
+            dtype = str(output.dtype).removeprefix("torch.")
+            self.rounded.append(RoundedIntegers(place, dtype, largest, output.numel(), distinct))
 
     def look(self, tensor: torch.Tensor, result: Any, site: Site | None) -> None:
         """Remember that isnan() was asked about a single infinite number: it says False."""

@@ -80,6 +80,7 @@ class Tracer:
         self._retained = Retained()
         self._ops, self._calls = _Ops(self), _Calls(self)
         self._undo: list[Callable[[], object]] = []
+        self._hooks: list[Any] = []
         self._process = os.getpid()
 
     # -- on and off --------------------------------------------------------------------------------------
@@ -100,28 +101,30 @@ class Tracer:
         self.active = True
         _LIVING.add(self)
         self.follower.modules.watch()
-        handles = [
-            register_optimizer_step_pre_hook(self._optimizer_begins),
-            register_optimizer_step_post_hook(self._optimizer_ends),
-        ]
+        if not self._hooks:
+            self._hooks = [
+                register_optimizer_step_pre_hook(self._optimizer_begins),
+                register_optimizer_step_post_hook(self._optimizer_ends),
+            ]
         push_mode(self._calls)
         push_mode(self._ops)
         self._undo = [
-            *(handle.remove for handle in handles),
             compiled_code_runs_eagerly(),
             lambda: pop_mode(self._ops),
             lambda: pop_mode(self._calls),
             self.follower.modules.stop,
         ]
 
-    def stop(self) -> None:
+    def stop(self, *, inside_optimizer_hook: bool = False) -> None:
         """Stop following; what was seen stays."""
-        if not self.active:
-            return
         self.active = False
         for undo in self._undo:
             undo()
         self._undo = []
+        if not inside_optimizer_hook:  # torch is walking through its list of hooks: it must not change now
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.follower.in_optimizer = True

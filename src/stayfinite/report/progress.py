@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stayfinite.findings import Json, as_float
+from stayfinite.findings import Incident, Json, as_float
+from stayfinite.report.incident import lines
 
 _REDRAW_SECONDS = 0.1
 _PLAIN_LINE_SECONDS = 15.0
@@ -47,6 +48,12 @@ class Progress:
         """Something a person must know; said even between two progress lines."""
         if not self._quiet:
             self._console.print(Text(f"stayfinite: {text}"))
+
+    def show(self, incident: Incident) -> None:
+        """The one-screen report of a failure."""
+        if not self._quiet:
+            for line in lines(incident):
+                self._console.print(line)
 
     def close(self) -> None:
         if self._live is not None:

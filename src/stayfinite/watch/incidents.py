@@ -1,12 +1,20 @@
-"""incidents/NNNN/incident.json: one folder a failure."""
+"""incidents/NNNN/incident.json: one folder a failure. The same failure again is counted, not listed again."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 from stayfinite.findings import Incident, dumps
+
+
+class Filed(NamedTuple):
+    """Where an incident went: its number, and how often it has been seen."""
+
+    number: str
+    times: int
 
 
 class IncidentFolder:
@@ -16,10 +24,23 @@ class IncidentFolder:
         self._root = run_dir / "incidents"
         existing = [int(path.name) for path in self._root.glob("[0-9]*") if path.name.isdigit()]
         self._count = max(existing, default=0)
+        self._seen: dict[tuple[object, ...], Filed] = {}
+        self._last: tuple[object, ...] | None = None
 
-    def write(self, incident: Incident) -> Path | None:
-        """Write the next incident; None (and a warning) if the directory cannot be written."""
-        folder = self._root / f"{self._count + 1:04d}"
+    def file(self, incident: Incident, *, goes_on: bool) -> Filed:
+        """Write a new incident, or count one that is known; `goes_on`: the streak of the last one continues."""
+        key = self._last if goes_on and self._last is not None else _identity(incident)
+        known = self._seen.get(key)
+        if known is None:
+            self._count += 1
+            known = Filed(f"{self._count:04d}", 0)
+            self._write(incident, self._root / known.number)
+        self._seen[key] = Filed(known.number, known.times + 1)
+        self._last = key
+        return self._seen[key]
+
+    @staticmethod
+    def _write(incident: Incident, folder: Path) -> None:
         temporary = folder / ".incident.json.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -34,6 +55,10 @@ class IncidentFolder:
                 RuntimeWarning,
                 stacklevel=2,
             )
-            return None
-        self._count += 1
-        return folder / "incident.json"
+
+
+def _identity(incident: Incident) -> tuple[object, ...]:
+    """What makes two failures the same: the op and line of birth, or without one what tripped and its cause."""
+    if incident.birth is not None:
+        return incident.trigger, incident.birth.op, incident.birth.file, incident.birth.line
+    return incident.trigger, incident.phase, tuple(finding.code for finding in incident.findings)

@@ -11,7 +11,7 @@ import torch
 
 from stayfinite.findings import Incident, Json
 from stayfinite.watch.environment import memory_mb
-from stayfinite.watch.incidents import IncidentFolder
+from stayfinite.watch.incidents import Filed, IncidentFolder
 from stayfinite.watch.recorder import Recorder
 from stayfinite.watch.verdict import Verdict
 
@@ -52,8 +52,11 @@ class Journal:
     def event(self, event: str, step: int, **facts: Any) -> None:
         self._recorder.event({"event": event, "step": step, **facts})
 
-    def incident(self, incident: Incident) -> Path | None:
-        return self._incidents.write(incident)
+    def incident(self, incident: Incident, *, goes_on: bool) -> Filed:
+        """File a failure; one that is known is only counted."""
+        filed = self._incidents.file(incident, goes_on=goes_on)
+        self.event("incident", incident.step, incident=filed.number, times=filed.times)
+        return filed
 
     def close(self) -> None:
         self._recorder.close()

@@ -28,6 +28,9 @@ class Window:
     started: float = field(default_factory=time.perf_counter)
     losses: list[Loss] = field(default_factory=list)
     batches: list[Any] = field(default_factory=list)
+    functions: list[Callable[[], Any]] = field(
+        default_factory=list
+    )  # that made the losses, to be called again
     reading: Reading | None = None
 
 
