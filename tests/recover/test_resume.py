@@ -22,10 +22,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "end.bin").read_bytes()
 
 
-@pytest.mark.parametrize("stop", [20, 26])
-def test_bit_identical_in_a_new_process(tmp_path: Path, straight: bytes, stop: int) -> None:
-    """Stopped in the middle of an epoch, and at the last batch of one."""
-    train(tmp_path / "first", stop, None)
+def test_bit_identical_in_a_new_process(tmp_path: Path, straight: bytes) -> None:
+    train(tmp_path / "first", 20, None)
     subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "second"), "40", str(tmp_path / "first" / "end.pt")],
         check=True,
@@ -34,6 +32,7 @@ def test_bit_identical_in_a_new_process(tmp_path: Path, straight: bytes, stop: i
 
 
 def test_bit_identical_through_many_stops(tmp_path: Path, straight: bytes) -> None:
+    """In the middle of an epoch, at its first batch and at its last."""
     checkpoint = None
     for stop in (1, 13, 14, 27, 40):
         train(tmp_path / str(stop), stop, checkpoint)

@@ -29,8 +29,10 @@ class DataPosition:
         self._loader = loader
         done = resume["batch"] if resume is not None else 0
         now = RngState.capture()
-        if resume is not None:
-            _set_order(resume["epoch_order"] if done else resume["next_order"], loader, whole=done > 0)
+        if done and resume is not None:
+            _set_order(resume["epoch_order"], loader)
+        elif resume is not None:  # between two epochs; nothing but us restores the loader's own generators
+            _set_generators(resume["generators"], loader)
         self._epoch_order = _get_order(loader)
         iterator = iter(loader)
         if done:
@@ -50,7 +52,7 @@ class DataPosition:
             "epoch": self.epoch,
             "batch": self.batch,
             "epoch_order": self._epoch_order,
-            "next_order": _get_order(self._loader),
+            "generators": [generator.get_state() for generator in _generators(self._loader)],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -67,16 +69,17 @@ def _get_order(loader: Any) -> dict[str, Any]:
     }
 
 
-def _set_order(saved: dict[str, Any], loader: Any, *, whole: bool) -> None:
-    """Put it back; between two epochs (`whole` false) only the loader's own generators, which nothing else restores."""
-    for generator, state in zip(_generators(loader), saved["own"], strict=False):
-        generator.set_state(state)
-    if not whole:
-        return
+def _set_order(saved: dict[str, Any], loader: Any) -> None:
+    _set_generators(saved["own"], loader)
     RngState.from_saved(saved["global"]).restore()
     sampler = _sampler(loader)
     if saved["sampler_epoch"] is not None and hasattr(sampler, "set_epoch"):
         sampler.set_epoch(saved["sampler_epoch"])
+
+
+def _set_generators(states: list[torch.Tensor], loader: Any) -> None:
+    for generator, state in zip(_generators(loader), states, strict=False):
+        generator.set_state(state)
 
 
 def _sampler(loader: Any) -> Any:
