@@ -49,7 +49,7 @@ def repair(bad: Location, good: Location, output: str, *, most: float = 0.5, job
     if Path(output).exists():
         raise RepairRefused(f"{output} exists already; choose another name")
     source, donor = _measured(bad, jobs), _measured(good, jobs)
-    chosen = poisoned(source.checkpoint.tensors, bool(source.checkpoint.optimizers))
+    chosen = poisoned(source.checkpoint.tensors)
     if not chosen:
         raise RepairRefused(f"{bad.path} has no NaN or Inf in any tensor; there is nothing to repair")
     total = sum(tensor.numel for tensor in source.checkpoint.tensors if tensor.floating)
@@ -79,15 +79,15 @@ def repair(bad: Location, good: Location, output: str, *, most: float = 0.5, job
     return Repair(output, names, share, verdict)
 
 
-def poisoned(tensors: Sequence[Tensor], has_optimizer: bool = True) -> list[int]:
+def poisoned(tensors: Sequence[Tensor]) -> list[int]:
     """Bad tensors; with a weight all its moments, with one moment all moments of the same weight."""
     bad = [i for i, t in enumerate(tensors) if t.statistics and t.statistics.bad and not t.additive_mask]
     weights = {tensors[i].name for i in bad if tensors[i].kind is Kind.WEIGHTS}
     owners = {tensors[i].parameter for i in bad if tensors[i].kind is Kind.OPTIMIZER} | weights
     moments = [i for i, t in enumerate(tensors) if t.kind is Kind.OPTIMIZER]
-    known = {tensors[i].parameter for i in moments}
-    trained = any(name in known for name in weights)
-    if weights and has_optimizer and not trained and all((name or "").isdigit() for name in known if name):
+    known = {tensors[i].parameter or "" for i in moments}
+    nameless = any(name.isdigit() for name in known)
+    if nameless and any(name not in known for name in weights):
         chosen = set(moments)  # nothing says which moments belong to the weight: all of them go back together
     else:
         chosen = {i for i in moments if tensors[i].parameter in owners and tensors[i].parameter is not None}

@@ -132,8 +132,11 @@ def _full(folder: str, names: list[str]) -> tuple[str, ...]:
 def rank_of(path: str) -> int | None:
     """The rank a file was written by, from its name."""
     name = files.base(path)
-    match = re.search(r"(?:pp_)?rank_?(\d+)", name) or _RANK.search(name)
-    return int(match.group(match.lastindex or 1)) if match else None
+    data_parallel = re.search(r"pp_rank_(\d+)", name)  # ZeRO also writes the model-parallel rank, mp_rank
+    if data_parallel:
+        return int(data_parallel.group(1))
+    match = None if "mp_rank" in name else _RANK.search(name)
+    return int(match.group(2)) if match else None
 
 
 def numbered(paths: tuple[str, ...]) -> tuple[set[int], int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from stayfinite.findings.subjects.checkpoint import Checkpoint, Kind, Optimizer, Tensor
@@ -32,6 +33,8 @@ def _names(optimizer: Optimizer, weights: Sequence[Tensor], moments: Sequence[Te
     """From a parameter's number to a weight's name; empty where no order of the weights fits."""
     numbers = [number for group in optimizer.groups for number in group.parameters]
     shapes = {t.parameter: t.shape for t in moments if t.role in MOMENTS and t.parameter is not None}
+    if any(weight.file.endswith(".safetensors") for weight in weights):
+        return _by_unique_shape(shapes, weights)  # this format sorts its tensors: their order says nothing
     sections: dict[str, list[Tensor]] = {}
     for weight in weights:
         sections.setdefault(weight.name.removesuffix(weight.key), []).append(weight)
@@ -43,6 +46,15 @@ def _names(optimizer: Optimizer, weights: Sequence[Tensor], moments: Sequence[Te
             if all(shapes.get(number, weight.shape) == weight.shape for number, weight in pairs):
                 return {number: weight.name for number, weight in pairs}
     return {}
+
+
+def _by_unique_shape(shapes: dict[str, tuple[int, ...]], weights: Sequence[Tensor]) -> dict[str, str]:
+    """Only what cannot be anything else: one weight and one moment of this shape."""
+    of_weights = Counter(weight.shape for weight in weights)
+    of_moments = Counter(shapes.values())
+    names = {weight.shape: weight.name for weight in weights}
+    sure = [(number, shape) for number, shape in shapes.items() if of_moments[shape] == of_weights[shape] == 1]
+    return {number: names[shape] for number, shape in sure}
 
 
 def _orders(weights: list[Tensor], sizes: list[int]) -> list[list[Tensor]]:

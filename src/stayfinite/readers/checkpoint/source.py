@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
+import weakref
 from typing import Any, BinaryIO, Protocol
 
 
@@ -27,27 +27,32 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A local file. Positions are passed to the system call, so threads can share it."""
+    """A local file. Positions are passed to the system call, so threads can share it. Closed when forgotten."""
 
     def __init__(self, path: str) -> None:
         self.name = path
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - open as long as the source lives
-        self.size = os.fstat(self._file.fileno()).st_size
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        self.size = os.fstat(self._descriptor).st_size
         self._lock = threading.Lock()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         done = 0
         while done < len(buffer):
-            if hasattr(os, "preadv"):
-                count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
-            else:
-                with self._lock:
-                    self._file.seek(offset + done)
-                    count = self._file.readinto(buffer[done:]) or 0
+            count = self._read(offset + done, buffer[done:])
             if count == 0:
                 break
             done += count
         return done
+
+    def _read(self, offset: int, buffer: memoryview) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._descriptor, [buffer], offset)
+        with self._lock:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            piece = os.read(self._descriptor, len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 class HandleSource:
@@ -56,6 +61,7 @@ class HandleSource:
     def __init__(self, handle: BinaryIO | Any, name: str) -> None:
         self.name = name
         self._handle = handle
+        self._close = weakref.finalize(self, handle.close)
         self._lock = threading.Lock()
         handle.seek(0, os.SEEK_END)
         self.size = int(handle.tell())

@@ -78,7 +78,7 @@ def _group(group: Mapping[Any, Any], later: Later) -> Group:
     return made
 
 
-def scheduler(node: Mapping[Any, Any], name: str, file: str) -> Scheduler:
+def scheduler(node: Mapping[Any, Any], name: str, file: str, depth: int = 0) -> Scheduler:
     """The numbers of a scheduler, and of those it chains."""
     found = Scheduler(name, file, _scheduler_kind(node))
     found.base_lrs = _floats(node.get("base_lrs"))
@@ -95,12 +95,10 @@ def scheduler(node: Mapping[Any, Any], name: str, file: str) -> Scheduler:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and isinstance(key, str)
     }
     inner = node.get("_schedulers")
-    if isinstance(inner, list):
+    if isinstance(inner, list) and depth < 4:
         for place, child in enumerate(inner[:64]):
-            if isinstance(child, Mapping) and child is not node:
-                found.inner.append(
-                    scheduler({**child, "_schedulers": None}, f"{name}._schedulers.{place}", file)
-                )
+            if isinstance(child, Mapping):
+                found.inner.append(scheduler(child, f"{name}._schedulers.{place}", file, depth + 1))
     return found
 
 
