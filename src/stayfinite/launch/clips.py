@@ -38,6 +38,7 @@ class Clips:
     ) -> None:
         self._log, self._scale_in, self._quiet = log, scale_in, quiet
         self.known: dict[tuple[str | None, int | None], Watched] = {}
+        self.on_error: Callable[[], None] | None = None
 
     def install(self, patches: Patches) -> None:
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -60,6 +61,8 @@ class Clips:
             norm = original(parameters, max_norm, *args, **kwargs)
         except RuntimeError:
             watched.raised = True
+            if self.on_error is not None:
+                self.on_error()
             raise
         with self._quiet():
             watched.norm = float(norm)

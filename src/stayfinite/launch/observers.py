@@ -17,6 +17,7 @@ from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.launch.clips import Clips
 from stayfinite.launch.optimizers import Optimizers
 from stayfinite.launch.patches import Patches
+from stayfinite.launch.replicas import Replicas
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.scalers import Scalers
 from stayfinite.launch.schedulers import Schedulers
@@ -37,6 +38,7 @@ class Observers:
         self.scalers = Scalers(log, self.optimizers)
         self.schedulers = Schedulers(log, self.scalers.scheduler_stepped)
         self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
+        self.replicas = Replicas(tracer)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []
         self.autocast: str | None = None
@@ -59,6 +61,7 @@ class Observers:
         with self.tracer.only_looking():
             items = state.items() if isinstance(state, Mapping) else ()
             bad = [name for name, value in items if isinstance(value, torch.Tensor) and is_bad(value)]
+        self.replicas.loaded(module, state)
         missing = tuple(getattr(result, "missing_keys", ()))
         self.module_loads.append(
             LoadEvent("module", here(), self.log.step, missing=missing, nonfinite=tuple(bad[:16]))

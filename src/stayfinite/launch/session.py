@@ -20,6 +20,7 @@ from stayfinite.launch.suspicions import Suspicion
 from stayfinite.launch.watch import Watch
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
+from stayfinite.replay.modules import living_models
 from stayfinite.replay.sites import USER, kind_of_file
 
 
@@ -46,13 +47,15 @@ class Session:
             def after_step(optimizer: object) -> None:
                 if inner is not None:
                     inner(optimizer)  # type: ignore[arg-type]
-                self.tracer.stop()
+                if self.tracer.active:
+                    self.tracer.stop(inside_optimizer_hook=True)
 
             self.observers.optimizers.after_step = after_step
 
     def finish(self, outcome: Outcome) -> list[Incident]:
         """Judge what was seen and say what failed."""
         traced = self.tracer.active
+        self.watch.note_arrivals()
         self.watch.note_raised()
         if outcome.error is not None and not outcome.interrupted:
             self._note_uncaught(outcome.error)
@@ -130,7 +133,8 @@ class Session:
         if suspicion.evidence is None:
             return None
         step = self.observers.complete(suspicion.evidence)
-        step = replace(step, state=() if handled else self._state, handled=handled)
+        rounded = tuple(self.tracer.follower.noticed.rounded)
+        step = replace(step, state=() if handled else self._state, handled=handled, rounded=rounded)
         return to_incident(step, explain(step))
 
     def _silent(self) -> Incident | None:
@@ -144,6 +148,8 @@ class Session:
             state=self._state,
             gradients=state_scan.gradients(self.observers.optimizers),
             benign=self.tracer.benign(),
+            replicas=self.observers.replicas.facts(living_models()),
+            rounded=tuple(self.tracer.follower.noticed.rounded),
         )
         step = self.observers.complete(step)
         findings = explain(step)

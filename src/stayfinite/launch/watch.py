@@ -39,6 +39,8 @@ class Watch:
             for name in ("isfinite", "isnan", "isinf"):
                 patches.wrap(owner, name, self._number_checked)
         patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
+        # An error that the script catches keeps the bad gradient out of the weights as well as a check does.
+        self.observers.clips.on_error = self.suspicions.went_on
         self.observers.optimizers.before_step = self._before_step
         self.observers.optimizers.after_step = self._after_step
 
@@ -48,7 +50,7 @@ class Watch:
         self._check_losses(tensors if isinstance(tensors, (list, tuple)) else [tensors])
         result = original(tensors, *args, **kwargs)
         self.log.backwards += 1
-        self._note_arrivals()
+        self.note_arrivals()
         return result
 
     def _grad(self, original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +86,7 @@ class Watch:
         # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
         self._suspect(kind, evidence)
 
-    def _note_arrivals(self) -> None:
+    def note_arrivals(self) -> None:
         """Bad values that reached gradients, parameters or buffers since the last look."""
         noticed = self.tracer.follower.noticed
         new, self._arrivals_seen = noticed.arrivals[self._arrivals_seen :], len(noticed.arrivals)
@@ -104,7 +106,7 @@ class Watch:
     def _before_step(
         self, optimizer: torch.optim.Optimizer, norm: float | None, gradients: list[torch.Tensor]
     ) -> None:
-        self._note_arrivals()
+        self.note_arrivals()
         if norm is None or math.isfinite(norm):
             self._look_for_a_jump(norm)
             return
@@ -120,7 +122,7 @@ class Watch:
             self._suspect("spike", None)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._note_arrivals()
+        self.note_arrivals()
         last = self.log.history[-1]
         numbers = [number for number in (last.loss, last.grad_norm) if number is not None]
         if numbers and all(math.isfinite(number) for number in numbers):

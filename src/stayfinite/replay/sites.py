@@ -23,6 +23,10 @@ _LIBRARIES = tuple(
 )
 _ENGINE = "_engine_run_backward"  # torch.autograd.graph: everything inside of it is the backward pass
 
+_HANDS_OUT = tuple(
+    _TORCH + os.path.join(*parts) + os.sep for parts in (("nn", "modules"), ("distributions",))
+)
+
 USER, LIBRARY, INTERNAL = 0, 1, 2
 
 
@@ -41,7 +45,9 @@ class Site:
 
 @cache
 def kind_of_file(filename: str) -> int:
-    """USER, LIBRARY (site-packages, the standard library) or INTERNAL (torch, stayfinite, generated code)."""
+    """_HANDS_OUT = tuple(_TORCH + os.path.join(*parts) + os.sep for parts in (("nn", "modules"), ("distributions",)))
+
+    USER, LIBRARY (site-packages, the standard library) or INTERNAL (torch, stayfinite, generated code)."""
     if filename.startswith(("<frozen", "<string>", "<eval_with_key>", "<torch_package")):
         return INTERNAL
     path = os.path.abspath(filename)  # noqa: PTH100
@@ -76,11 +82,14 @@ def user_site(skip: int = 1, *, inside_backward: bool = False) -> Site | None:
 
 
 def called_by_user(skip: int = 1) -> bool:
-    """Whether the nearest frame outside of torch and stayfinite belongs to the user."""
+    """Whether what is called now hands its result to the user: called by the user's code, or by a module of his.
+
+    Results inside of torch's own helpers (the norm that clip_grad_norm_ computes) are nobody's results.
+    """
     frame: FrameType | None = sys._getframe(skip)
     while frame is not None:
-        kind = kind_of_file(frame.f_code.co_filename)
-        if kind != INTERNAL:
-            return kind == USER
+        filename = frame.f_code.co_filename
+        if not filename.startswith(_OURS):
+            return kind_of_file(filename) == USER or filename.startswith(_HANDS_OUT)
         frame = frame.f_back
     return False
