@@ -52,9 +52,7 @@ def check_arguments(
             )
 
 
-def _check_optimizer(optimizer: object, state: TrainingState, sync: bool) -> None:
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"Guard(optimizer=...) takes torch optimizers; got a {type(optimizer).__name__}")
+def _check_optimizer(optimizer: Optimizer, state: TrainingState, sync: bool) -> None:
     of_models = {id(p) for model in state.models.values() for p in model.parameters()}
     if not any(id(p) in of_models for group in optimizer.param_groups for p in group["params"]):
         raise ValueError(

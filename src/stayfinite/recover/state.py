@@ -24,6 +24,10 @@ def name_models(models: Models) -> dict[str, nn.Module]:
     """One model needs no prefix; several are told apart by their key or position."""
     if isinstance(models, nn.Module):
         return {"": models}
+    if not isinstance(models, (Mapping, Sequence)):
+        raise TypeError(
+            f"Guard(model=...) takes a torch.nn.Module, or several in a list or dict; got a {type(models).__name__}"
+        )
     named = dict(models) if isinstance(models, Mapping) else {f"model{i}": m for i, m in enumerate(models)}
     for name, model in named.items():
         if not isinstance(model, nn.Module):
@@ -44,6 +48,11 @@ class TrainingState:
     ) -> None:
         self.models = name_models(models)
         self.optimizers: list[Optimizer] = as_list(optimizers)
+        for optimizer in self.optimizers:
+            if not isinstance(optimizer, Optimizer):
+                raise TypeError(
+                    f"Guard(optimizer=...) takes torch optimizers; got a {type(optimizer).__name__}"
+                )
         self.schedulers: list[Any] = as_list(schedulers)
         self.scaler = scaler
         self.averages: list[nn.Module] = as_list(ema)
