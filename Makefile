@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python examples/first_failure/train.py
+	@echo "== a small model learns to add; the plain loop" && $(BIN)/python examples/first_failure/train.py
+	@echo "== the same training, guarded" && $(BIN)/python examples/first_failure/train.py --guard
 
 test: lint types imports unit
 

@@ -77,13 +77,21 @@ class Guard:
         sync: False never waits for the device (fused optimizers only); verdicts come one step later.
         locate: follow a refused step once more, op by op, to name the line where it went wrong.
         check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
-        save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay.
+        save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay (0: all).
         listeners: callables or TensorBoard writers that get every record too.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.named(policy)
         self.state = TrainingState(model, optimizer, scheduler, scaler, ema)
         check_arguments(
-            self.state, clip_norm, accumulate, sync, scheduler_interval, check_every, snapshot_every
+            self.state,
+            clip_norm,
+            accumulate,
+            sync,
+            scheduler_interval,
+            check_every=check_every,
+            snapshot_every=snapshot_every,
+            save_every=save_every,
+            keep=keep,
         )
         self.clip_norm, self._accumulate, self._sync = clip_norm, accumulate, sync
         self._locate = locate
@@ -138,6 +146,11 @@ class Guard:
         The guard clears gradients, runs backward, looks, clips, updates, and advances scheduler and averages.
         `batch` lets it say what was wrong with the data. `optimizer` limits the step to some of several.
         """
+        if not callable(fn):
+            raise TypeError(
+                "guard.step takes a function that computes the loss, e.g. "
+                f"guard.step(lambda: loss_fn(model, batch)); got a {type(fn).__name__}"
+            )
         chosen = self._chosen(optimizer)
         self.settle()
         with self._loop.paused():
@@ -272,20 +285,20 @@ class Guard:
 
     def _spike(self, verdict: Verdict) -> Trouble | None:
         """A batch that makes loss and gradient norm jump is refused, unless the loss stays where it jumped to."""
-        if self.policy.spikes == "ignore":
+        if self.policy.spikes == "ignore" or not self.watcher.is_spike(verdict):
             return None
-        jumps = self.watcher.jumps(verdict)
-        if not {"loss", "gradient norm"} <= set(jumps):
-            return None
-        if self.policy.spikes == "warn":
-            self._progress.event(f"step {self.step_count}: loss and gradient norm jump; the step is applied")
-            return None
-        if self.recovery.ladder.spikes_in_a_row < self.policy.max_spikes_in_a_row:
+        if (
+            self.policy.spikes == "skip"
+            and self.recovery.ladder.spikes_in_a_row < self.policy.max_spikes_in_a_row
+        ):
             return "spike"
-        self._progress.event(
-            f"step {self.step_count}: the loss stays at {verdict.loss:.4g}: taken for its new level"
+        self._tell(
+            "spike",
+            f"step {self.step_count}: loss and gradient norm jump to {verdict.loss:.4g} and "
+            f"{verdict.grad_norm:.4g}; the step is applied",
         )
-        self.watcher.forget()
+        if self.policy.spikes == "skip":
+            self.watcher.forget()  # three in a row are no spike but a new level
         return None
 
     def _parameters(self, optimizers: Sequence[Optimizer]) -> list[Tensor]:
@@ -323,6 +336,7 @@ class Guard:
         if overflow and self.recovery.scaling.is_ordinary_backoff(verdict.scale):
             return self._back_off(attempt, verdict, in_loop=in_loop)
         refused = self._facts(trouble, attempt, verdict)
+        attempt.update_was_bad = refused.bad_update
         self.recovery.scaling.refused(overflow=overflow)
         self.recovery.undo(attempt.optimizers, update_was_made=trouble == "update")
         if not in_loop:
@@ -352,32 +366,16 @@ class Guard:
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
-        first = self.recovery.ladder.failures_in_a_row == 1
-        return self._locate and first and refusal.refused.trigger != "spike" and self._replayable(refusal)
-
-    @staticmethod
-    def _replayable(refusal: Refusal) -> bool:
-        """State that was bad before the step tells nothing about the step."""
-        return refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
+        of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
+        return self._locate and of_the_step and self.recovery.ladder.failures_in_a_row == 1
 
     def _relive(self, refusal: Refusal) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
-        window, optimizers = refusal.attempt.window, refusal.attempt.optimizers
-        replay = Replay(self.recovery, optimizers)
         try:
-            with replay.prepared():
-                for fn, batch in zip(window.functions, window.batches, strict=True):
-                    with replay.following(batch):
-                        loss = as_loss(fn()).total
-                        self.recovery.scaling.scaled(loss / self._accumulate).backward()  # type: ignore[no-untyped-call]
-                        replay.saw_loss(loss)
-                        if refusal.refused.bad_update and fn is window.functions[-1]:
-                            replay.try_update(refusal.attempt.make_update)
-                return replay.evidence()
+            return Replay(self.recovery, refusal.attempt).of_functions()
         except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
             self._tell(
-                "warning",
-                f"the replay of step {refusal.refused.step} failed: {type(error).__name__}: {error}",
+                "warning", f"the replay of step {refusal.result.step} failed: {type(error).__name__}: {error}"
             )
             return None
 

@@ -19,8 +19,7 @@ def check_arguments(
     accumulate: int,
     sync: bool,
     scheduler_interval: str,
-    check_every: int,
-    snapshot_every: int,
+    **numbers_of_steps: int,
 ) -> None:
     """Raise TypeError or ValueError with one sentence that names the argument."""
     if not state.optimizers:
@@ -35,8 +34,9 @@ def check_arguments(
         raise ValueError(f"Guard(accumulate={accumulate}): at least 1 micro-batch makes an update")
     if scheduler_interval not in ("step", "epoch"):
         raise ValueError(f"Guard(scheduler_interval={scheduler_interval!r}): choose 'step' or 'epoch'")
-    if check_every < 0 or snapshot_every < 0:
-        raise ValueError("Guard(check_every=..., snapshot_every=...): a number of steps, or 0 for never")
+    for name, number in numbers_of_steps.items():
+        if number < 0:
+            raise ValueError(f"Guard({name}={number}): a number from 0 on is needed; 0 means never")
     for scheduler in state.schedulers:
         if not hasattr(scheduler, "state_dict") or not hasattr(scheduler, "step"):
             raise TypeError(f"Guard(scheduler=...) takes torch schedulers; got a {type(scheduler).__name__}")

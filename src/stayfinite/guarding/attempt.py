@@ -39,6 +39,7 @@ class Attempt:
     make_update: Callable[[], Any]
     rates: list[float]
     numbers: Numbers
+    update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
 
 
 @dataclass(frozen=True, slots=True)

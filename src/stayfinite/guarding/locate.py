@@ -16,21 +16,37 @@ from stayfinite.findings.ranking import rank
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.findings.subjects.run_record import OptimizerFacts, StepRecord
+from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.facts import incident_of
 from stayfinite.recover.recovery import Recovery
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
+from stayfinite.watch.losses import as_loss
 
 
 class Replay:
     """One refused step, followed op by op. Whatever it changes is put back when it ends."""
 
-    def __init__(self, recovery: Recovery, optimizers: Sequence[Optimizer]) -> None:
+    def __init__(self, recovery: Recovery, attempt: Attempt) -> None:
         self._recovery = recovery
-        self._optimizers = optimizers
+        self._attempt = attempt
+        self._optimizers = attempt.optimizers
         self._tracer = Tracer()
         self._bad_loss: FailedStep | None = None
         self._bad_update: FailedStep | None = None
+
+    def of_functions(self) -> FailedStep | None:
+        """Call the functions that made the losses again; None if nothing fails this time."""
+        window = self._attempt.window
+        with self.prepared():
+            for fn, batch in zip(window.functions, window.batches, strict=True):
+                with self.following(batch):
+                    loss = as_loss(fn()).total
+                    self._recovery.scaling.scaled(loss / len(window.functions)).backward()  # type: ignore[no-untyped-call]
+                    self.saw_loss(loss)
+                    if self._attempt.update_was_bad and fn is window.functions[-1]:
+                        self.try_update(self._attempt.make_update)
+            return self.evidence()
 
     @contextmanager
     def prepared(self) -> Iterator[None]:

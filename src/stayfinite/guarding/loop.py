@@ -88,8 +88,8 @@ class WatchedLoop:
         guard = self._guard
         aftermath = Aftermath(guard.state, keep_scheduler=True)
         guard.recovery.scaling.refused(overflow=False)
-        self._replay = Replay(guard.recovery, refusal.attempt.optimizers)
-        self._replays_update = refusal.refused.bad_update
+        self._replay = Replay(guard.recovery, refusal.attempt)
+        self._replays_update = refusal.attempt.update_was_bad
         try:
             with self._replay.prepared():
                 for batch in refusal.attempt.window.batches:

@@ -79,6 +79,10 @@ class Watcher:
         found = {name: spikes.judge(self._spikes[name], value) for name, value in _values(verdict).items()}
         return {name: spike for name, spike in found.items() if spike is not None}
 
+    def is_spike(self, verdict: Verdict) -> bool:
+        """Loss and gradient norm jump together: a bad batch. One of them alone is the noise of a healthy run."""
+        return {"loss", "gradient norm"} <= set(self.jumps(verdict))
+
     def learn(self, verdict: Verdict) -> None:
         """The step was applied: its numbers are now part of what is normal."""
         for name, value in _values(verdict).items():
