@@ -87,7 +87,8 @@ class Tensor:
         if stats.bad:
             negative_only = stats.nan == 0 and stats.positive_inf == 0
             return negative_only and only_zero and stats.minimum in (None, 0.0)
-        return only_zero and stats.minimum is not None and stats.minimum <= -1e4
+        fill_value = stats.constant and "mask" in self.role
+        return (only_zero or fill_value) and stats.minimum is not None and stats.minimum <= -1e4
 
 
 @dataclass(slots=True)
