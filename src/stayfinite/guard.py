@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings import Finding, Severity, TensorSummary
+from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guarding import facts, saving
@@ -30,7 +31,6 @@ from stayfinite.recover.state import Models, TrainingState
 from stayfinite.report.progress import Progress
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.environment import environment
-from stayfinite.watch.finite import all_finite
 from stayfinite.watch.journal import Journal
 from stayfinite.watch.losses import Loss, as_loss, require_gradient
 from stayfinite.watch.verdict import Verdict
@@ -174,6 +174,15 @@ class Guard:
                 return StepResult(self.step_count, None, None, action="accumulate")
             return self._follow(self.update(chosen, lambda: [each.step() for each in chosen]))
 
+    def observe(self, **tensors: Tensor) -> None:
+        """Keep an eye on tensors: call it in the step function or loop body with whatever is worth knowing.
+
+        Their range goes into the record of the step; if the step is refused, their counts and ranges are in
+        the incident. `guard.observe(alpha=self.alpha, router_entropy=entropy)`
+        """
+        if self.window is not None:
+            self.window.observed.update({name: tensor.detach() for name, tensor in tensors.items()})
+
     def watch(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Guard an ordinary loop: `for batch in guard.watch(loader):`, with the loop body as it was.
 
@@ -217,12 +226,14 @@ class Guard:
     def saw_scaled_clip(self) -> None:
         self._audit.saw_scaled_clip()
 
-    def _forward_backward(self, fn: Callable[[], Any]) -> Loss:
-        loss = as_loss(fn())
+    def _forward_backward(self, fn: Callable[[], Any], leave_out: Collection[str] = ()) -> Loss:
+        loss = as_loss(fn(), leave_out)
         require_gradient(loss.total)
         trained = loss.total / self._accumulate if self._accumulate > 1 else loss.total
         self.recovery.scaling.scaled(trained).backward()  # type: ignore[no-untyped-call]
-        return Loss(loss.total.detach(), {name: part.detach() for name, part in loss.components.items()})
+        return Loss(
+            loss.total.detach(), {name: part.detach() for name, part in loss.components.items()}, loss.summed
+        )
 
     # -- catch: look, then apply or refuse
 
@@ -311,7 +322,7 @@ class Guard:
 
     def _applied(self, attempt: Attempt, verdict: Verdict) -> StepResult:
         self.watcher.learn(verdict)
-        self.recovery.ladder.success()
+        self.recovery.ladder.success(whole=not attempt.window.left_out)
         self.window = None
         return self._record(attempt, verdict, "none", applied=True)
 
@@ -343,12 +354,48 @@ class Guard:
             self.recovery.scaling.update()
             self.recovery.scaling.settle_refusal()
         self.window = None
+        if not in_loop and self._can_do_without(refused, attempt):
+            return self._again_without(refused, attempt)
         refusal = self._answer(refused, attempt, verdict)
         if in_loop:
             self._loop.refused(refusal)  # it hands the batches out once more, then calls `conclude`
         else:
-            self.conclude(refusal, self._relive(refusal) if self.wants_replay(refusal) else None)
+            self.conclude(refusal, self._relive(attempt) if self.wants_replay(refusal) else None)
         return refusal.result
+
+    def _can_do_without(self, refused: RefusedStep, attempt: Attempt) -> bool:
+        """Some components are bad, others good, and the policy lets the good ones train alone, for a while."""
+        loss = attempt.window.losses[0] if attempt.window.losses else None
+        return (
+            self.policy.bad_component == "leave-out"
+            and refused.trigger == "loss"
+            and loss is not None
+            and loss.summed
+            and not attempt.window.left_out
+            and 0 < len(refused.components) < len(loss.components)
+            and self.recovery.ladder.may_leave_out
+        )
+
+    def _again_without(self, refused: RefusedStep, attempt: Attempt) -> StepResult:
+        """Make the step once more from its good components; say so, and look into the bad ones."""
+        bad = list(refused.components)
+        first = self.recovery.ladder.left_out_in_a_row == 0
+        evidence = self._relive(attempt) if self._locate and first else None
+        window = self.open_window()
+        window.batches, window.functions, window.left_out = (
+            attempt.window.batches,
+            attempt.window.functions,
+            bad,
+        )
+        for fn in window.functions:
+            window.losses.append(self._forward_backward(fn, leave_out=bad))
+        self._tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
+        result = self.update(attempt.optimizers, attempt.make_update)
+        if result.applied:
+            self.recovery.ladder.left_out()
+            result.action = "leave-out"
+            self._file(refused, evidence, attempt, result, goes_on=not first)
+        return result
 
     def _answer(self, refused: RefusedStep, attempt: Attempt, verdict: Verdict) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
@@ -369,30 +416,18 @@ class Guard:
         of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
         return self._locate and of_the_step and self.recovery.ladder.failures_in_a_row == 1
 
-    def _relive(self, refusal: Refusal) -> FailedStep | None:
+    def _relive(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:
-            return Replay(self.recovery, refusal.attempt).of_functions()
+            return Replay(self.recovery, attempt).of_functions()
         except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
-            self._tell(
-                "warning", f"the replay of step {refusal.result.step} failed: {type(error).__name__}: {error}"
-            )
+            self._tell("warning", f"the replay of a refused step failed: {type(error).__name__}: {error}")
             return None
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Write the incident, show it, and do what the ladder said."""
-        incident = explain(
-            refusal.refused,
-            evidence,
-            refusal.attempt.optimizers,
-            refusal.action,
-            self._journal.history,
-            environment(self._device),
-        )
-        refusal.result.incident = incident
-        streak = self.recovery.ladder.failures_in_a_row > 1 and evidence is None
-        if self._journal.incident(incident, goes_on=streak).times == 1:
-            self._progress.show(incident)
+        goes_on = self.recovery.ladder.failures_in_a_row > 1 and evidence is None
+        self._file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":
             self._tell("lower-lr", self.recovery.lower_rates())
         elif refusal.action == "rollback":
@@ -401,9 +436,25 @@ class Guard:
         elif refusal.action == "stop":
             self._stop(refusal.what)
 
+    def _file(
+        self,
+        refused: RefusedStep,
+        evidence: FailedStep | None,
+        attempt: Attempt,
+        result: StepResult,
+        *,
+        goes_on: bool,
+    ) -> None:
+        """Explain what happened, keep it with the run, and show it the first time."""
+        action = result.action if result.action in ACTIONS else "none"
+        history, facts_of_machine = self._journal.history, environment(self._device)
+        result.incident = explain(refused, evidence, attempt.optimizers, action, history, facts_of_machine)
+        if self._journal.incident(result.incident, goes_on=goes_on).times == 1:
+            self._progress.show(result.incident)
+
     def _back_off(self, attempt: Attempt, verdict: Verdict, *, in_loop: bool) -> StepResult:
         """The scaler's own business: it skips and halves its scale. Only buffers gone bad are mended."""
-        if not all_finite(self.recovery.transaction.buffers_changed()):
+        if not self._health.after_forward():
             self.recovery.transaction.undo(restore_rng=False)
         for optimizer in attempt.optimizers:
             optimizer.zero_grad(set_to_none=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -287,3 +288,62 @@ def test_the_users_exception_leaves_no_half_done_step(tmp_path: Path) -> None:
         guard.step(fails)
     assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
     assert guard.step(lambda: F.cross_entropy(model(x), y)).applied
+
+
+def test_observed_tensors_are_in_the_record_and_the_incident(tmp_path: Path) -> None:
+    model = CNN()
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 0.1), run_dir=tmp_path, quiet=True)
+    for i, (x, y) in enumerate(images(4)):
+
+        def loss(x: Tensor = x, y: Tensor = y, i: int = i) -> Tensor:
+            features = model.features(x * (NAN if i == 2 else 1))
+            guard.observe(features=features, scale=torch.tensor([1.5, -2.0]))
+            return F.cross_entropy(model.head(features), y)
+
+        guard.step(loss)
+    guard.close()
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "event" not in line]
+    assert all(step["observed"]["scale"] == [-2.0, 1.5] for step in steps)
+    assert steps[0]["observed"]["features"][0] == 0.0
+    assert steps[2]["observed"]["features"] == ["nan", "nan"]
+    incident = json.loads((tmp_path / "incidents" / "0001" / "incident.json").read_text())
+    assert incident["history"][-1]["observed"]["features"] == ["nan", "nan"]
+
+
+def test_a_bad_component_is_left_out_loudly(tmp_path: Path) -> None:
+    """The fallback some trainings want: cross entropy alone while distillation fails. Counted, located, bounded."""
+    net = nn.Linear(4, 1)
+    data = line_data(30)
+    policy = Policy(bad_component="leave-out")
+    guard = Guard(net, torch.optim.SGD(net.parameters(), 0.05), policy=policy, run_dir=tmp_path, quiet=True)
+
+    def parts(i: int) -> dict[str, Tensor]:
+        x, y = data[i]
+        divisor = 0.0 if i in (7, 8) else 1.0
+        return {"mse": F.mse_loss(net(x), y), "kd": 0.1 * net(x).sub(net(x)).sum() / divisor}
+
+    results = [guard.step(lambda i=i: parts(i), batch=data[i]) for i in range(30)]
+    assert all(result.applied for result in results)
+    assert [i for i, r in enumerate(results) if r.action == "leave-out"] == [7, 8]
+    assert guard.counters.left_out == 2 and guard.counters.skipped == 0
+    incident = results[7].incident
+    assert incident is not None and incident.birth is not None and "divisor" in (incident.birth.source or "")
+    assert len(list((tmp_path / "incidents").iterdir())) == 1
+    assert F.mse_loss(net(data[0][0]), data[0][1]) < 0.1
+
+
+def test_leaving_out_is_bounded(tmp_path: Path) -> None:
+    net = nn.Linear(4, 1)
+    x, y = line_data(1)[0]
+    guard = Guard(
+        net,
+        torch.optim.SGD(net.parameters(), 0.05),
+        policy=Policy(bad_component="leave-out", stop_after=5, lower_lr_after=None, rollback_after=None),
+        run_dir=tmp_path,
+        quiet=True,
+    )
+    with pytest.raises(RunStopped, match="5 failures in a row"):
+        for _ in range(20):
+            guard.step(lambda: {"mse": F.mse_loss(net(x), y), "kd": net(x).sum() * NAN})
+    assert guard.counters.left_out == 5 and guard.counters.skipped == 5

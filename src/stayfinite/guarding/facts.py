@@ -10,7 +10,7 @@ from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.health import Health
 from stayfinite.recover.scaling import Scaling
-from stayfinite.watch.finite import nonfinite, tensors_in
+from stayfinite.watch.finite import nonfinite, summarize, tensors_in
 from stayfinite.watch.spikes import Spike
 from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Trouble
@@ -50,6 +50,7 @@ def gather(
         scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
         scale_floor=scaling.floor if scaling.on else None,
         spikes=tuple(SpikeFacts(name, s.value, s.typical, s.deviations) for name, s in jumps.items()),
+        observed=tuple(summarize(name, tensor) for name, tensor in attempt.window.observed.items()),
         rank=verdict.bad_rank,
     )
 

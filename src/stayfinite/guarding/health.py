@@ -34,6 +34,10 @@ class Health:
             return []
         return [(kind, bad) for kind, name, tensor in tensors for bad in nonfinite([(name, tensor)])]
 
+    def after_forward(self) -> bool:
+        """Are the buffers finite? What a forward pass can break."""
+        return all_finite([tensor for kind, _, tensor in self.tensors() if kind == "buffer"])
+
     def after_update(self) -> bool:
         """Are parameters and optimizer state finite? What an update can break."""
         return all_finite(

@@ -20,6 +20,7 @@ class Counters:
     rollbacks: int = 0
     lowerings: int = 0
     spikes: int = 0
+    left_out: int = 0  # applied, but without a component that was not finite
 
     @property
     def success_rate(self) -> float:
@@ -43,14 +44,28 @@ class Ladder:
         self.counters = Counters()
         self.failures_in_a_row = 0
         self.spikes_in_a_row = 0
+        self.left_out_in_a_row = 0
         self._recent: deque[bool] = deque(maxlen=policy.min_applied_window)
 
-    def success(self) -> None:
+    def success(self, *, whole: bool = True) -> None:
+        """A step was applied; `whole`: with all of its loss."""
+        if whole:
+            self.left_out_in_a_row = 0
         self.counters.steps += 1
         self.counters.applied += 1
         self.failures_in_a_row = 0
         self.spikes_in_a_row = 0
         self._recent.append(True)
+
+    def left_out(self) -> None:
+        """A step was made without its bad component."""
+        self.left_out_in_a_row += 1
+        self.counters.left_out += 1
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Not more often in a row than failures would be borne."""
+        return self.left_out_in_a_row < self.policy.stop_after
 
     def backoff(self) -> None:
         """The scaler skipped the step by its own rules: counted, no failure."""

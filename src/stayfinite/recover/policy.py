@@ -20,6 +20,8 @@ class RunStopped(RuntimeError):
 class Policy:
     """The recovery ladder: skip, then lower the rate, then roll back, then stop. Each rung is bounded.
 
+    `bad_component="leave-out"`: a step one of whose loss components is not finite is made again from the others,
+    and says so; the same budget bounds it.
     `lower_lr_after`, `rollback_after` and `stop_after` count failures in a row; None leaves the rung out.
     """
 
@@ -33,6 +35,7 @@ class Policy:
     min_applied_window: int = 200
     spikes: Literal["skip", "warn", "ignore"] = "skip"
     max_spikes_in_a_row: int = 3
+    bad_component: Literal["refuse", "leave-out"] = "refuse"
     scheduler_on_skip: Literal["hold", "advance"] = "hold"
     rng_on_skip: Literal["restore", "advance"] = "restore"
     scale_floor: float = 1.0
@@ -54,6 +57,7 @@ class Policy:
             raise ValueError(f"Policy(scale_floor={self.scale_floor}): the loss scale needs a floor above 0")
         for name, choices in (
             ("spikes", ("skip", "warn", "ignore")),
+            ("bad_component", ("refuse", "leave-out")),
             ("scheduler_on_skip", ("hold", "advance")),
             ("rng_on_skip", ("restore", "advance")),
         ):

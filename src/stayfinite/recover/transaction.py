@@ -137,7 +137,3 @@ class Transaction:
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""
         self.open = False
-
-    def buffers_changed(self) -> list[Tensor]:
-        """The live buffers a step may have changed, for a look at whether they are still finite."""
-        return [slot.tensor for slot in self._slots if slot.tensor is not None and slot.saved is not None]

@@ -41,6 +41,8 @@ class Journal:
             line["scale"] = verdict.scale
         if verdict.update_ratio is not None:
             line["update_ratio"] = verdict.update_ratio
+        if verdict.observed:
+            line["observed"] = {name: list(ends) for name, ends in verdict.observed.items()}
         line["seconds"] = round(time.perf_counter() - started, 6)
         line["memory_mb"] = memory_mb(self._device)
         line["action"] = action

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ class Loss:
 
     total: Tensor
     components: dict[str, Tensor]
+    summed: bool = False  # the total is the sum of the components, so one of them can be left out
 
 
-def as_loss(value: Any) -> Loss:
-    """Read the step function's result. A dict's entry "loss" or "total" is trained, else the sum of all."""
+def as_loss(value: Any, leave_out: Collection[str] = ()) -> Loss:
+    """Read the step function's result. A dict's entry "loss" or "total" is trained, else the sum of all
+    (but for those to be left out)."""
     if isinstance(value, Tensor):
         return Loss(_scalar("the loss", value), {})
     if not isinstance(value, Mapping):
@@ -35,11 +37,11 @@ def as_loss(value: Any) -> Loss:
     for key in _TOTALS:
         if key in named:
             return Loss(named[key], {name: part for name, part in named.items() if name != key})
-    parts = list(named.values())
+    parts = [part for name, part in named.items() if name not in leave_out]
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    return Loss(total, named)
+    return Loss(total, named, summed=True)
 
 
 def _scalar(what: str, value: Any) -> Tensor:

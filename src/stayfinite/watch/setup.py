@@ -53,7 +53,8 @@ def _suspicious(tensors: Iterable[tuple[str, str, Tensor]]) -> Iterator[HeldTens
 def _optimizer(optimizer: Optimizer) -> OptimizerSetup:
     groups = []
     for index, group in enumerate(optimizer.param_groups):
-        dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in group["params"]})
+        trained = [p for p in group["params"] if p.requires_grad]  # a frozen half backbone is never updated
+        dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in trained})
         eps = group.get("eps")
         groups.append(
             Group(

@@ -16,7 +16,7 @@ WARM_UP = 24
 DEVIATIONS = 10.0
 BEYOND_WORST = 3.0
 _FAR_BEYOND_WORST = math.log(100)
-"""A hundred times the largest recent value is a spike however noisy the run is in its small values."""
+"""A hundred times the largest recent value is a spike, however noisy the run is or however much it has improved."""
 _MAD_TO_SIGMA = 1.4826
 _LEAST_NOISE = 0.02
 
@@ -67,7 +67,7 @@ def judge(state: SpikeState, value: float) -> Spike | None:
     center = median(known)
     noise = max(_MAD_TO_SIGMA * median(abs(v - center) for v in known), least_noise)
     worst = max(known) - center
-    if excess > max(min(DEVIATIONS * noise, worst + far), BEYOND_WORST * worst, least_excess):
+    if excess > max(min(max(DEVIATIONS * noise, BEYOND_WORST * worst), worst + far), least_excess):
         return Spike(value, typical, excess / noise)
     return None
 

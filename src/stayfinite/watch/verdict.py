@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +26,7 @@ class Verdict:
     own_loss: float | None  # of this rank
     bad_rank: int | None = None
     bad_components: list[str] = field(default_factory=list)
+    observed: dict[str, tuple[float, float]] = field(default_factory=dict)  # (min, max) by name
 
     @property
     def loss_is_finite(self) -> bool:
@@ -50,13 +51,17 @@ class Numbers:
         scale: Tensor | None,
         update_ratio: Tensor | None,
         state_peak: Tensor | None,
+        observed: Mapping[str, tuple[Tensor, Tensor]],
         gather: Callable[[Tensor], Tensor],
     ) -> None:
         self._fetch: Fetch | None = None
         self._names = list(losses[0].components) if losses else []
         optional = {"scale": scale, "update_ratio": update_ratio, "state_peak": state_peak}
         self._extra = [name for name, value in optional.items() if value is not None]
+        self._observed = list(observed)
         scalars = [norm, *(value for value in optional.values() if value is not None)]
+        scalars.extend(end for pair in observed.values() for end in pair)
+        self._head = len(scalars)
         for loss in losses:
             scalars.append(loss.total)
             scalars.extend(loss.components.get(name, loss.total) for name in self._names)
@@ -64,8 +69,7 @@ class Numbers:
 
     def bad(self) -> Tensor:
         """1.0 if the norm or a loss of any rank is not finite, decided on the device."""
-        columns = 1 + len(self._extra)
-        losses = self._table[:, columns :: 1 + len(self._names)]
+        losses = self._table[:, self._head :: 1 + len(self._names)]
         finite = torch.isfinite(self._table[:, 0]).all() & torch.isfinite(losses).all()
         return (~finite).float()
 
@@ -79,11 +83,10 @@ class Numbers:
             self.send()
         assert self._fetch is not None
         rows = self._fetch.read()
-        head = 1 + len(self._extra)
         width = 1 + len(self._names)
 
         def mean(row: list[float], offset: int) -> float | None:
-            values = row[head + offset :: width]
+            values = row[self._head + offset :: width]
             return sum(values) / len(values) if values else None
 
         def is_good(value: float | None) -> bool:
@@ -93,6 +96,7 @@ class Numbers:
         seen = [loss for loss in losses if loss is not None]
         bad_ranks = [r for r, row in enumerate(rows) if not (is_good(losses[r]) and math.isfinite(row[0]))]
         extra = {name: [row[1 + i] for row in rows] for i, name in enumerate(self._extra)}
+        ends = rows[rank][1 + len(self._extra) : self._head]
         components = {name: mean(rows[rank], 1 + i) for i, name in enumerate(self._names)}
         return Verdict(
             loss=sum(seen) / len(seen) if seen else None,
@@ -108,6 +112,7 @@ class Numbers:
                 for i, name in enumerate(self._names)
                 if not all(is_good(mean(row, 1 + i)) for row in rows)
             ],
+            observed={name: (ends[2 * i], ends[2 * i + 1]) for i, name in enumerate(self._observed)},
         )
 
 

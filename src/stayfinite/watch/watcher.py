@@ -12,6 +12,7 @@ from torch import Tensor
 from stayfinite.watch import spikes
 from stayfinite.watch.finite import peak
 from stayfinite.watch.losses import Loss
+from stayfinite.watch.observed import ranges
 from stayfinite.watch.sentinel import Reading, read
 from stayfinite.watch.updates import UpdateSampler
 from stayfinite.watch.verdict import Numbers, Verdict
@@ -31,6 +32,8 @@ class Window:
     functions: list[Callable[[], Any]] = field(
         default_factory=list
     )  # that made the losses, to be called again
+    observed: dict[str, Tensor] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)  # components this update does without
     reading: Reading | None = None
 
 
@@ -51,7 +54,10 @@ class Watcher:
         self, window: Window, reading: Reading, scale: Tensor | None, gather: Callable[[Tensor], Tensor]
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
-        numbers = Numbers(window.losses, reading.total, scale, self._update_ratio, self._state_peak, gather)
+        observed = ranges(window.observed) if window.observed else {}
+        numbers = Numbers(
+            window.losses, reading.total, scale, self._update_ratio, self._state_peak, observed, gather
+        )
         self._update_ratio = self._state_peak = None
         return numbers
 

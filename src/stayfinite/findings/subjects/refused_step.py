@@ -37,4 +37,5 @@ class RefusedStep:
     scale: float | None = None
     scale_floor: float | None = None
     spikes: tuple[SpikeFacts, ...] = ()
+    observed: tuple[TensorSummary, ...] = ()  # what the user asked to keep an eye on
     rank: int | None = None  # the first rank that saw it, if there are several
