@@ -27,7 +27,7 @@ from stayfinite.recover import CheckpointError, Policy, RunStopped, consensus
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.recovery import Recovery
-from stayfinite.recover.state import Models, TrainingState
+from stayfinite.recover.state import Models, TrainingState, update_average
 from stayfinite.report.progress import Progress
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.environment import environment
@@ -72,7 +72,8 @@ class Guard:
         """
         model: the module that is trained; several (also a loss with buffers) as a list or dict.
         scheduler: advanced after every applied update; `scheduler_interval="epoch"` leaves that to you.
-        ema: averages to protect; those with `update_parameters` are updated after every applied update.
+        ema: averages to protect; those with `update_parameters(model)` (torch's AveragedModel) or `update(model)`
+            are updated after every applied update.
         accumulate: how many calls of `step` make one update.
         sync: False never waits for the device (fused optimizers only); verdicts come one step later.
         locate: follow a refused step once more, op by op, to name the line where it went wrong.
@@ -336,8 +337,7 @@ class Guard:
                 scheduler.step()
         if result.applied:
             for average in self.state.averages:
-                if hasattr(average, "update_parameters"):
-                    average.update_parameters(next(iter(self.state.models.values())))  # type: ignore[operator]
+                update_average(average, next(iter(self.state.models.values())))
         return result
 
     # -- recover: undo the step, and climb the ladder

@@ -246,3 +246,13 @@ def _buffer_slots(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Mod
 
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+def update_average(average: nn.Module, model: nn.Module) -> None:
+    """Tell an average that the model has moved; one that knows neither method is the user's own to update."""
+    if isinstance(average, (nn.ModuleDict, nn.ParameterDict)):  # their `update` is that of a dict
+        return
+    for method in ("update_parameters", "update"):
+        if callable(getattr(average, method, None)):
+            getattr(average, method)(model)
+            return
