@@ -38,6 +38,7 @@ HEALTHY: dict[str, Series] = {
     "gamma of shape 2": _map(lambda r, s: r.gammavariate(2.0, 0.5)),
     "student t of 5 about 10": _map(lambda r, s: 10.0 + _student(r, 5)),
     "student t of 5 in logarithms": _map(lambda r, s: math.exp(0.2 * _student(r, 5))),
+    "Pareto of index 2": _map(lambda r, s: r.paretovariate(2.0)),
     "decaying": _map(lambda r, s: 8.0 * math.exp(-s / 400) + 0.5 + r.gauss(0, 0.05)),
     "power law": _map(lambda r, s: 10.0 * (s + 1) ** -0.4 * math.exp(r.gauss(0, 0.1))),
     "slowly rising": _map(lambda r, s: (1.0 + s / 500) * math.exp(r.gauss(0, 0.2))),

@@ -52,6 +52,13 @@ def test_a_jump_to_ten_times_is_seen_where_the_run_is_quiet(kind: str) -> None:
     assert 299 in alarms(values, LOSS)
 
 
+def test_a_run_that_has_just_learned_much_still_sees_a_jump() -> None:
+    """The loss fell a thousandfold within the window: a jump to a thousand times its start must not pass."""
+    values = [2.0 * math.exp(-step / 8) for step in range(60)]
+    assert alarms([*values, 2000.0], LOSS) == alarms([*values, 2000.0], NORM) == [60]
+    assert alarms([*values, 2.0], NORM) == [], "back at the start is no spike yet"
+
+
 def test_negative_losses_jump_too() -> None:
     values = HEALTHY["negative (an ELBO)"](random.Random(2))[:200]
     values.append(4000.0)

@@ -13,8 +13,7 @@ class BadBatchSpike(Rule[RefusedStep]):
 
     ## What it finds
     A finite loss and gradient norm that both stand out from the last 128 healthy steps: more than ten robust
-    deviations (or a hundred times the largest of them), more than three times the worst recent excess, and large in
-    themselves.
+    deviations and three times the worst recent excess (or a hundred times the largest value), and large in themselves.
 
     ## Why it is bad
     One such update can undo hours of training; the moments carry it on for many steps.
