@@ -59,7 +59,7 @@ def _birth(birth: Birth) -> Iterator[Text]:
     if birth.file is not None and birth.line is not None:
         inside = f", in {birth.function}" if birth.function and birth.function != "<module>" else ""
         module = f", module {birth.module}" if birth.module else ""
-        yield Text(f"Born at  {birth.file}:{birth.line}{inside}{module}", style="bold")
+        yield Text(f"Born at  {_shown(birth.file)}:{birth.line}{inside}{module}", style="bold")
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:
         first = f", first at {list(birth.first_index)}" if birth.first_index else ""
@@ -70,6 +70,12 @@ def _birth(birth: Birth) -> Iterator[Text]:
         )
     for tensor in birth.inputs[:_INPUTS]:
         yield Text(f"         {_values(tensor)}")
+
+
+def _shown(file: str) -> str:
+    """A path below the working directory as one would type it; any other as it is."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _excerpt(file: str, line: int) -> Iterator[Text]:
