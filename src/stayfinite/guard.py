@@ -204,7 +204,7 @@ class Guard:
             self._save_numbered()
         calm = self.recovery.ladder.failures_in_a_row == 0
         if due and calm and self._snapshot_every and self.step_count % self._snapshot_every == 0:
-            if not self.bad_state():
+            if not self._any_rank(bool(self.bad_state())):
                 self.recovery.keep(self.step_count)
         elif due and self._check_every and self.step_count % self._check_every == 0:
             self.watcher.check_state(tensor for _, _, tensor in self._health.tensors())
@@ -250,7 +250,11 @@ class Guard:
             return self._update_unseen(attempt)
         verdict = attempt.numbers.verdict(consensus.rank())
         total = attempt.reading.total
-        if not verdict.norm_is_finite and attempt.reading.is_half and not attempt.reading.culprits():
+        if (
+            not verdict.norm_is_finite
+            and attempt.reading.is_half
+            and not self._any_rank(bool(attempt.reading.culprits()))
+        ):
             total = attempt.reading.norm_in_float32()  # 65504 is not where a norm ends
             verdict.grad_norm = float(total)
         trouble = self.watcher.trouble(verdict) or self._spike(verdict)
@@ -293,7 +297,7 @@ class Guard:
         """Make the update with a copy at hand; False if it made a parameter or a moment NaN or Inf."""
         self.recovery.transaction.copy_before_update(optimizers)
         self.watcher.measure(step)
-        return self._health.after_update()
+        return not self._any_rank(not self._health.after_update())
 
     def _spike(self, verdict: Verdict) -> Trouble | None:
         """A batch that makes loss and gradient norm jump is refused, unless the loss stays where it jumped to."""
@@ -400,7 +404,7 @@ class Guard:
     def _answer(self, refused: RefusedStep, attempt: Attempt, verdict: Verdict) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         action = self.recovery.ladder.failure(
-            state_is_bad=bool(self.bad_state()), is_spike=refused.trigger == "spike"
+            state_is_bad=self._any_rank(bool(self.bad_state())), is_spike=refused.trigger == "spike"
         )
         if action == "rollback" and not self.recovery.last_good.available:
             action = "stop"
@@ -470,13 +474,16 @@ class Guard:
             self.step_count, trouble, attempt, verdict, self._health, self.recovery.scaling, jumps
         )
 
+    def _any_rank(self, flag: bool) -> bool:
+        return consensus.any_rank(flag, self._device)
+
     def _tell(self, event: str, text: str) -> None:
         self._progress.event(text)
         self._journal.event(event, self.step_count, what=text)
 
     def _stop(self, why: str) -> None:
         """End the run with a clean checkpoint and a message that says what to do next."""
-        if self.bad_state() and self.recovery.last_good.available:
+        if self._any_rank(bool(self.bad_state())) and self.recovery.last_good.available:
             self.recovery.last_good.restore()
         try:
             saved: Path | None = self._save_numbered()

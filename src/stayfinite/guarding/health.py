@@ -5,34 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stayfinite.findings import TensorSummary
 from stayfinite.recover.archive import tensors_in_payload
 from stayfinite.recover.state import TrainingState
-from stayfinite.watch.finite import all_finite, nonfinite
+from stayfinite.watch.finite import all_finite, nonfinite, summarize
 
 
 class Health:
-    """Buffers that are infinite from the start (masks of -inf, running minima of +inf) are so on purpose."""
+    """Buffers that are infinite from the start (masks of -inf, running minima of +inf) are so on purpose.
+
+    So are those that a forward pass registers later with -inf in them: a mask made when the first batch shows how
+    long it must be. NaN is never on purpose.
+    """
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
-        buffers = ((name, tensor) for kind, name, tensor in state.tensors() if kind == "buffer")
+        buffers = [(name, tensor) for kind, name, tensor in state.tensors() if kind == "buffer"]
         self._masks = {bad.name for bad in nonfinite(buffers) if bad.nan == 0}
+        self._known = {name for name, _ in buffers}
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """(kind, name, tensor) of all that must be finite."""
-        return (
-            (kind, name, tensor) for kind, name, tensor in self._state.tensors() if name not in self._masks
-        )
+        for kind, name, tensor in self._state.tensors():
+            if kind == "buffer" and name not in self._known:
+                self._known.add(name)
+                if _is_mask(tensor):
+                    self._masks.add(name)
+            if name not in self._masks:
+                yield kind, name, tensor
 
     def bad(self) -> list[tuple[str, TensorSummary]]:
         """(kind, summary) of every parameter, buffer, moment and average that is not finite now."""
         tensors = list(self.tensors())
-        if all_finite([tensor for _, _, tensor in tensors]):
-            return []
-        return [(kind, bad) for kind, name, tensor in tensors for bad in nonfinite([(name, tensor)])]
+        found: list[tuple[str, TensorSummary]] = []
+        if not all_finite([tensor for _, _, tensor in tensors]):
+            found = [(kind, bad) for kind, name, tensor in tensors for bad in nonfinite([(name, tensor)])]
+        if self._masks:
+            masks = [(kind, name, t) for kind, name, t in self._state.tensors() if name in self._masks]
+            found += [(kind, s) for kind, name, t in masks if (s := summarize(name, t)).nan > 0]
+        return found
 
     def after_forward(self) -> bool:
         """Are the buffers finite? What a forward pass can break."""
@@ -47,4 +61,14 @@ class Health:
     def bad_in(self, payload: dict[str, Any]) -> list[TensorSummary]:
         """The tensors of a checkpoint's payload that are not finite, masks aside."""
         allowed = self._masks | {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
-        return [bad for bad in nonfinite(tensors_in_payload(payload)) if bad.name not in allowed]
+        return [
+            bad for bad in nonfinite(tensors_in_payload(payload)) if bad.nan > 0 or bad.name not in allowed
+        ]
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """-inf, and nothing else that is not finite."""
+    if not tensor.is_floating_point() or tensor.is_meta:
+        return False
+    value = tensor.detach().float()  # narrow dtypes know no isneginf
+    return bool(torch.isneginf(value).any()) and not bool((torch.isnan(value) | torch.isposinf(value)).any())

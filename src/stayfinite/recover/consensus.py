@@ -24,3 +24,10 @@ def gather(numbers: Tensor) -> Tensor:
 def rank() -> int:
     """This process's rank; 0 where torch.distributed is not in use."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """True on every rank if it is true on one: what one rank sees, all must act on."""
+    if world_size() == 1:
+        return flag
+    return bool(gather(torch.tensor([float(flag)], device=device)).any())
