@@ -20,6 +20,7 @@ from stayfinite.cli._output import Output, exit_code
 from stayfinite.findings import Json, jsonable, worst_first
 from stayfinite.readers.checkpoint import Location, Unreadable, locate
 from stayfinite.readers.checkpoint.configured_rate import rates_in
+from stayfinite.readers.checkpoint.files import base
 from stayfinite.readers.checkpoint.locate import CERTAIN_ENDINGS, Layout
 from stayfinite.report.bytes_progress import BytesProgress
 from stayfinite.report.checkpoints import checkpoint_lines, rate_lines, trail_table
@@ -125,13 +126,12 @@ def history_json(past: History) -> dict[str, Json]:
 
 def _history_lines(past: History) -> list[RenderableType]:
     made: list[RenderableType] = []
-    rows = [
-        (str(v.checkpoint.step), "healthy" if v.healthy else "bad", v.checkpoint.path,
-         "" if v.healthy else v.findings[0].message)
-        for v in past.ordered
-    ]  # fmt: skip
-    most = max(6, screen() - 24)
-    made.append(table(("step", "", "checkpoint", "first finding"), rows[-most:]))
+    most = max(6, screen() - 28)
+    if len(past.ordered) > most:
+        made.append(Text(f"{len(past.ordered) - most} older checkpoints are not shown", style="dim"))
+    made.append(
+        table(("step", "", "checkpoint", "first finding"), [_history_row(v) for v in past.ordered[-most:]])
+    )
     good, bad = past.last_good, past.first_bad
     if good is None:
         made.append(Text("no healthy checkpoint here", style="bold red"))
@@ -156,6 +156,12 @@ def _history_lines(past: History) -> list[RenderableType]:
         names = [str(verdict.checkpoint.step) for verdict in past.shown]
         made.append(trail_table(names, [(trail.tensor, trail.norms) for trail in past.trails]))
     return made
+
+
+def _history_row(verdict: Verdict) -> tuple[str, str, str, str]:
+    reason = "" if verdict.healthy else verdict.findings[0].message.partition(", first at")[0]
+    checkpoint = verdict.checkpoint
+    return str(checkpoint.step), "healthy" if verdict.healthy else "bad", base(checkpoint.path), reason
 
 
 def _move(verdicts: Sequence[Verdict], folder: Path, yes: bool) -> None:

@@ -76,7 +76,9 @@ def checkpoint_lines(
 ) -> list[RenderableType]:
     """All checkpoints, worst first, at most a screen unless `everything`."""
     made: list[RenderableType] = []
-    ordered = sorted(results, key=lambda item: min((f.severity.rank for f in item[1]), default=9))
+    ordered = sorted(
+        results, key=lambda item: (min((f.severity.rank for f in item[1]), default=9), item[0].step or 0)
+    )
     left = screen() - 4
     hidden = 0
     for checkpoint, findings in ordered:

@@ -44,8 +44,13 @@ def rates_in(path: str) -> list[ConfiguredRate]:
     value = _load(path)
     found: list[ConfiguredRate] = []
     stack: list[tuple[str, Any, int]] = [("", value, 0)]
+    seen: dict[int, Any] = {}
     while stack:
         name, node, depth = stack.pop()
+        if isinstance(node, (Mapping, list, Opaque)):
+            if id(node) in seen:  # YAML can repeat one table without end
+                continue
+            seen[id(node)] = node
         if isinstance(node, Opaque):
             node = node.state
         if isinstance(node, Mapping) and depth < 20:

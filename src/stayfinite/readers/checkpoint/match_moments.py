@@ -53,7 +53,9 @@ def _by_unique_shape(shapes: dict[str, tuple[int, ...]], weights: Sequence[Tenso
     of_weights = Counter(weight.shape for weight in weights)
     of_moments = Counter(shapes.values())
     names = {weight.shape: weight.name for weight in weights}
-    sure = [(number, shape) for number, shape in shapes.items() if of_moments[shape] == of_weights[shape] == 1]
+    sure = [
+        (number, shape) for number, shape in shapes.items() if of_moments[shape] == of_weights[shape] == 1
+    ]
     return {number: names[shape] for number, shape in sure}
 
 

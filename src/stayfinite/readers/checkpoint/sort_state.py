@@ -30,9 +30,7 @@ _BY_KEY = (
     (Kind.RANDOM, re.compile(r"(^|_)rng|random_state|rng_state", re.I)),
     (
         Kind.OTHER,
-        re.compile(
-            r"^(callbacks|loops|args|config|cfg|hparams|hyper_parameters|history|metrics|data)$", re.I
-        ),
+        re.compile(r"^(callbacks|loops|args|config|cfg|hparams|hyper_parameters|history|metrics)$", re.I),
     ),
 )
 _AVERAGE_PREFIX = re.compile(r"^(ema|ema_model|model_ema|swa_model|swa|averaged?_model)\.", re.I)
@@ -188,8 +186,10 @@ class _Walk:
         if key == "_modules":
             return place.child(key, kind=None if place.kind is Kind.BUFFERS else place.kind)
         if isinstance(value, (TensorRef, LiveTensor)) or _is_live(value) or place.kind is not None:
-            loose = mixed and place.kind is None
-            return place.child(key, kind=Kind.OTHER) if loose else place.child(key)
+            if not mixed or place.kind is not None:
+                return place.child(key)
+            # Beside whole state dicts: a loss or a count, or a tensor the method keeps (a queue, a centre).
+            return place.child(key, kind=Kind.BUFFERS if len(value.shape) else Kind.OTHER)
         for kind, pattern in _BY_KEY:
             if pattern.search(key):
                 return place.child(key, kind=kind, section=depth)
