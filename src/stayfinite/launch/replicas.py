@@ -40,7 +40,7 @@ class Replicas:
             pairs: list[tuple[torch.Tensor, torch.Tensor]]
             pairs = list(zip(source.parameters(), copy.parameters(), strict=False))
             for one, two in pairs:
-                shared = self._updates(one, two)
+                shared = self._updates(one, two) if one.grad is not None and two.grad is not None else None
                 if shared is not None:
                     return self._compare(pairs, *shared)
         return ()
@@ -53,7 +53,10 @@ class Replicas:
             return None
         if not (first.op.writes and second.op.writes) or first.op.bare == "copy" or second.op.bare == "copy":
             return None
-        common = _upstream(first, journal) & _upstream(second, journal)
+        of_first, of_second = _upstream(first, journal), _upstream(second, journal)
+        if first.id in of_second or second.id in of_first:
+            return None  # one follows the other: an average, a target network
+        common = of_first & of_second
         shared = [
             e
             for n in common
@@ -95,8 +98,13 @@ def _upstream(entry: Entry, journal: Journal) -> set[int]:
     for _ in range(_BACK):
         numbers = {n for one in level for n in one.parents} - found
         found |= numbers
-        level = [known for n in numbers if (known := journal.get(n)) is not None]
+        # A copy (load_state_dict) begins a history of its own.
+        level = [known for n in numbers if (known := journal.get(n)) is not None and not _is_copy(known)]
     return found
+
+
+def _is_copy(entry: Entry) -> bool:
+    return entry.op is not None and entry.op.bare == "copy"
 
 
 def _divisors(entry: Entry, journal: Journal) -> list[float]:

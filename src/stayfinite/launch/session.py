@@ -121,6 +121,10 @@ class Session:
         if evidence is not None and evidence.birth is not None and evidence.birth.transition != "deliberate":
             evidence = replace(evidence, step=self.log.step, history=self.log.so_far())
             self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
+            return
+        evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
+        if explain(evidence):  # no bad value, but a rule knows the error
+            self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
 
     def _note_poisoned_state(self) -> None:
         """Weights that are bad at the end, however they became so, are a failure."""
@@ -133,8 +137,14 @@ class Session:
         if suspicion.evidence is None:
             return None
         step = self.observers.complete(suspicion.evidence)
-        rounded = tuple(self.tracer.follower.noticed.rounded)
-        step = replace(step, state=() if handled else self._state, handled=handled, rounded=rounded)
+        noticed = self.tracer.follower.noticed
+        step = replace(
+            step,
+            state=() if handled else self._state,
+            handled=handled,
+            rounded=tuple(noticed.rounded),
+            comparisons=tuple(noticed.comparisons[-8:]),  # those after the birth count too
+        )
         return to_incident(step, explain(step))
 
     def _silent(self) -> Incident | None:

@@ -55,6 +55,12 @@ class Suspicions:
         for known in self.all:
             known.progress = True
 
+    def stepped_on(self, step: int) -> None:
+        """The script made an update although this step's loss or gradient was bad: it did not handle it."""
+        for known in self.all:
+            if known.step == step and known.kind in ("loss", "gradient"):
+                known.touched_state = True
+
     def failures(self, *, trained: bool) -> list[Suspicion]:
         """Those that are failures of the run and not handled by the script itself."""
         serious = [s for s in self.all if self._failed(s)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.run_log import here
@@ -39,6 +40,9 @@ class Watch:
             for name in ("isfinite", "isnan", "isinf"):
                 patches.wrap(owner, name, self._number_checked)
         patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
+        patches.wrap(torch.nn.functional, "_verify_batch_size", self._library_check)
+        for name in ("unscale_", "step"):
+            patches.wrap(torch.amp.GradScaler, name, self._library_check)
         # An error that the script catches keeps the bad gradient out of the weights as well as a check does.
         self.observers.clips.on_error = self.suspicions.went_on
         self.observers.optimizers.before_step = self._before_step
@@ -128,6 +132,8 @@ class Watch:
         if numbers and all(math.isfinite(number) for number in numbers):
             self.suspicions.went_on()
             self.healthy_until = self.tracer.follower.journal.next_number
+        elif numbers:
+            self.suspicions.stepped_on(last.step)
         self.tracer.next_step(self.log.step)
 
     # -- numbers and errors ------------------------------------------------------------------------------
@@ -171,6 +177,17 @@ class Watch:
                 self._suspect("exception", replace(evidence, failure=failure), caught=True)
             raise
 
+    def _library_check(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Checks that torch makes in Python; an error of theirs counts when a rule knows what it means."""
+        try:
+            return original(*args, **kwargs)
+        except (ValueError, RuntimeError, AssertionError) as error:
+            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
+            if explain(evidence):
+                self._suspect("exception", evidence, caught=True)
+            raise
+
     def note_raised(self) -> None:
         """Errors raised by ops; only those that values explain count, an ordinary bug is none of ours."""
         raised = self.tracer.follower.noticed.raised
@@ -179,14 +196,13 @@ class Watch:
             birth = one.birth
             by_value = birth.facts.get("invalid") or any(not operand.finite for operand in birth.operands)
             domain = birth.facts.get("outside") or "LinAlgError" in type(one.error).__name__
-            if not by_value and not domain:
-                continue
             place = here()
             failure = Failure(type(one.error).__name__, str(one.error), replace(place, file=birth.birth.file,
                               line=birth.birth.line, source=birth.birth.source), caught=True)  # fmt: skip
             evidence = self.tracer.failure_of(failure, one)
-            if evidence is not None:
-                self._suspect("exception", evidence, caught=True, step=one.step, went_on=one.recovered)
+            if evidence is None or not (by_value or domain or explain(evidence)):
+                continue
+            self._suspect("exception", evidence, caught=True, step=one.step, went_on=one.recovered)
 
     def note_results(self) -> None:
         """At the end: bad values that the script was given and nothing was computed from."""

@@ -21,6 +21,8 @@ _FEW_BITS = {
     if (dtype := getattr(torch, name, None)) is not None
 }
 MAX_SAMPLES = 32
+_item = torch.Tensor.item  # as it is now: `stayfinite run` replaces it for the script
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # vmap, grad: no values of their own
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -30,6 +32,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type != "meta"
         and tensor.layout is torch.strided
         and not tensor.is_quantized
+        and not _is_wrapped(tensor)
     )
 
 
@@ -49,8 +52,8 @@ def magnitude(tensor: torch.Tensor) -> float:
     if tensor.numel() == 0:
         return 0.0
     low, high = torch.aminmax(_real(tensor.detach()))
-    smallest = float(low)
-    return smallest if math.isnan(smallest) else max(abs(smallest), abs(float(high)))
+    smallest = float(_item(low))
+    return smallest if math.isnan(smallest) else max(abs(smallest), abs(float(_item(high))))
 
 
 def is_bad(tensor: torch.Tensor) -> bool:

@@ -20,6 +20,15 @@ _FACTORIES = {"full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros
               "triu_indices", "lift_fresh"}  # fmt: skip
 
 
+# What the schema does not say: these update the running statistics.
+_WRITES_TOO = {
+    "native_batch_norm": {"running_mean", "running_var"},
+    "cudnn_batch_norm": {"running_mean", "running_var"},
+    "miopen_batch_norm": {"running_mean", "running_var"},
+}
+_BOOKKEEPING = {"record_stream", "set", "resize"}  # they move memory around and compute nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An overload of an op, in what the tracer needs of it."""
@@ -58,13 +67,14 @@ def _describe(func: Any) -> Operation:
         arguments=tuple(argument.name for argument in schema.arguments),
         writes=frozenset(
             a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
-        ),
+        )
+        | _WRITES_TOO.get(plain_name, set()),
         pointwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         uninitialised=plain_name in _UNINITIALISED,
         random=bare in _RANDOM,
         factory=plain_name.rstrip("_") in _FACTORIES,
         shape_only=plain_name.startswith("new_") or plain_name.endswith("_like"),
-        ignored=name.startswith(("profiler.", "prim.", "c10d_functional.wait")) or bare == "record_stream",
+        ignored=name.startswith(("profiler.", "prim.", "c10d_functional.wait")) or bare in _BOOKKEEPING,
     )
 
 

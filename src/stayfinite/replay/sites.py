@@ -23,9 +23,7 @@ _LIBRARIES = tuple(
 )
 _ENGINE = "_engine_run_backward"  # torch.autograd.graph: everything inside of it is the backward pass
 
-_HANDS_OUT = tuple(
-    _TORCH + os.path.join(*parts) + os.sep for parts in (("nn", "modules"), ("distributions",))
-)
+_HANDS_OUT = tuple(f"{_TORCH}{folder}{os.sep}" for folder in (f"nn{os.sep}modules", "distributions"))
 
 USER, LIBRARY, INTERNAL = 0, 1, 2
 

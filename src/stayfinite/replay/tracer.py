@@ -263,12 +263,19 @@ class Tracer:
         return hidden_births(self.follower)
 
     def results(self) -> list[tuple[Entry, FailedStep]]:
-        """Bad values that were handed to the script and that nothing was computed from, newest first."""
+        """Bad values that nothing was computed from, newest first: handed to the script, or a gradient still held."""
+        journal = self.follower.journal
+        alive = journal.alive_now()
         with self.only_looking():
             return [
                 (entry, failed_step(self.follower, entry, "loss" if entry.loss_like else "result"))
-                for entry in self.follower.journal.latest_bad()
-                if entry.visible and not entry.consumed and entry.phase == "forward"
+                for entry in journal.latest_bad()
+                if not entry.consumed
+                and (
+                    entry.visible
+                    if entry.phase == "forward"
+                    else entry.node is not None and entry.id in alive
+                )
             ][:_RESULTS_KEPT]
 
 
