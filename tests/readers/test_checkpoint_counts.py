@@ -20,7 +20,7 @@ DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
     torch.complex64, torch.complex128, torch.int64, torch.int32, torch.uint8, torch.bool,
 ]  # fmt: skip
-VIEWS = ["plain", "transposed", "slice", "expanded", "offset", "window-of-larger"]
+VIEWS = ["plain", "transposed", "slice", "expanded", "offset", "window-of-larger", "sliding"]
 
 
 def naive(tensor: torch.Tensor) -> dict[str, Any]:
@@ -68,6 +68,8 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
         made = made.unsqueeze(0).expand(3, *made.shape)
     elif view == "offset" and made.dim() >= 1:
         made = made[1:]
+    elif view == "sliding" and made.dim() >= 1 and made.shape[0] >= 3:
+        made = made.unfold(0, 3, 1)
     elif view == "window-of-larger" and made.dim() >= 2:
         made = made[:, : max(1, made.shape[1] - 1)]
     return made

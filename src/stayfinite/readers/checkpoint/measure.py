@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stayfinite.findings.subjects.checkpoint import Statistics
 from stayfinite.readers.checkpoint.contents import TensorRef
-from stayfinite.readers.checkpoint.pieces import Piece, memory_order, overlapping, pieces, readable, repeats
+from stayfinite.readers.checkpoint.pieces import Piece, only_bytes, pieces, readable, repeats
 from stayfinite.readers.checkpoint.source import Unreadable
 
 if TYPE_CHECKING:
@@ -141,7 +141,9 @@ def count(ref: TensorRef, stop: threading.Event | None = None) -> Statistics:
             if here.any():
                 place = piece.logical(here.nonzero())
                 first = place if first is None else min(first, place)
-    times = 1 if overlapping(memory_order(ref)) else repeats(ref)
+    if only_bytes(ref):  # positions in the file are not positions in the tensor
+        return total
+    times = repeats(ref)
     total.nan, total.inf, total.positive_inf = (
         total.nan * times,
         total.inf * times,

@@ -10,6 +10,7 @@ import mmap
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE, TensorRef, row_major
@@ -108,13 +109,11 @@ def pieces(ref: TensorRef, begin: int = 0, end: int | None = None) -> Iterator[P
         for at in range(begin, stop, step):
             yield Piece(load(ref, ref.start + at, min(step, stop - at)), at, (1,))
         return
-    axes = memory_order(ref)
-    if overlapping(axes):
-        # Elements on the same bytes (a sliding window): the bytes are what there is to look at.
+    if only_bytes(ref):
         extent = TensorRef(ref.storage, ref.dtype, (ref.extent,), (1,), ref.start, ref.swapped)
         yield from pieces(extent)
         return
-    yield from _walk(ref, axes, ref.start, 0, CHUNK // size)
+    yield from _walk(ref, memory_order(ref), ref.start, 0, CHUNK // size)
 
 
 def memory_order(ref: TensorRef) -> list[Axis]:
@@ -136,6 +135,12 @@ def overlapping(axes: list[Axis]) -> bool:
             return True
         reach += (axis.size - 1) * axis.stride
     return False
+
+
+def only_bytes(ref: TensorRef) -> bool:
+    """Far more elements than there are bytes for them (windows that overlap): each byte is looked at once."""
+    axes = memory_order(ref)
+    return overlapping(axes) and prod(axis.size for axis in axes) > 4 * ref.extent
 
 
 def repeats(ref: TensorRef) -> int:
