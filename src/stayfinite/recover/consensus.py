@@ -16,9 +16,12 @@ def gather(numbers: Tensor) -> Tensor:
     """A (ranks, len(numbers)) table with one row a rank, the same on every rank; no transfer to the host."""
     if world_size() == 1:
         return numbers.unsqueeze(0)
-    table = torch.empty((world_size(), numbers.numel()), dtype=numbers.dtype, device=numbers.device)
-    dist.all_gather_into_tensor(table, numbers.contiguous())
-    return table
+    row = numbers.contiguous()
+    flat = torch.empty(
+        world_size() * row.numel(), dtype=row.dtype, device=row.device
+    )  # gloo takes no other shape
+    dist.all_gather_into_tensor(flat, row)
+    return flat.view(world_size(), -1)
 
 
 def rank() -> int:

@@ -24,7 +24,8 @@ class Verdict:
     update_ratio: float | None
     state_peak: float | None
     own_loss: float | None  # of this rank
-    bad_rank: int | None = None
+    bad_rank: int | None = None  # None with one rank, or if gradients that were averaged do not tell which
+    bad_loss: float | None = None  # the loss of that rank
     bad_components: list[str] = field(default_factory=list)
     observed: dict[str, tuple[float, float]] = field(default_factory=dict)  # (min, max) by name
 
@@ -94,7 +95,9 @@ class Numbers:
 
         losses = [mean(row, 0) for row in rows]
         seen = [loss for loss in losses if loss is not None]
-        bad_ranks = [r for r, row in enumerate(rows) if not (is_good(losses[r]) and math.isfinite(row[0]))]
+        bad_rank = _first_bad_rank(
+            [is_good(loss) for loss in losses], [math.isfinite(row[0]) for row in rows]
+        )
         extra = {name: [row[1 + i] for row in rows] for i, name in enumerate(self._extra)}
         ends = rows[rank][1 + len(self._extra) : self._head]
         components = {name: mean(rows[rank], 1 + i) for i, name in enumerate(self._names)}
@@ -106,7 +109,8 @@ class Numbers:
             update_ratio=_worst(extra["update_ratio"]) if "update_ratio" in extra else None,
             state_peak=_worst(extra["state_peak"]) if "state_peak" in extra else None,
             own_loss=losses[rank],
-            bad_rank=bad_ranks[0] if bad_ranks and len(rows) > 1 else None,
+            bad_rank=bad_rank,
+            bad_loss=losses[bad_rank] if bad_rank is not None else None,
             bad_components=[
                 name
                 for i, name in enumerate(self._names)
@@ -114,6 +118,15 @@ class Numbers:
             ],
             observed={name: (ends[2 * i], ends[2 * i + 1]) for i, name in enumerate(self._observed)},
         )
+
+
+def _first_bad_rank(good_losses: list[bool], good_norms: list[bool]) -> int | None:
+    """The rank it came from: a bad loss tells; a bad norm only where the ranks have not averaged their gradients."""
+    if len(good_losses) == 1:
+        return None
+    if not all(good_losses):
+        return good_losses.index(False)
+    return good_norms.index(False) if any(good_norms) and not all(good_norms) else None
 
 
 def _worst(values: list[float]) -> float:

@@ -1,0 +1,70 @@
+"""Two ranks with DDP: what one rank sees, both act on; they stay equal and go on together."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from guard.two_ranks import BAD_STEP, STEPS
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
+SCRIPT = Path(__file__).with_name("two_ranks.py")
+
+
+SCENARIOS = ["loss", "loss watch", "input", "moment", "moment watch"]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Both ranks' reports of every scenario, from one pair of processes."""
+    folder = tmp_path_factory.mktemp("ranks")
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(rank), str(folder), *SCENARIOS],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    ended = []
+    for child in children:
+        try:
+            ended.append(child.communicate(timeout=200))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            ended.append((*child.communicate()[:1], "it waited for the other rank for ever"))
+    assert [child.returncode for child in children] == [0, 0], [errors[-2000:] for _, errors in ended]
+    zero, one = ([json.loads(line) for line in output.splitlines()] for output, _ in ended)
+    return {name: [zero[index], one[index]] for index, name in enumerate(SCENARIOS)}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_ranks_act_alike_stay_equal_and_go_on(reports: dict[str, Any], scenario: str) -> None:
+    zero, one = reports[scenario]
+    assert zero["actions"] == one["actions"] and len(zero["actions"]) == STEPS
+    assert zero["weights"] == one["weights"] and zero["moments"] == one["moments"]
+    assert zero["bad_state"] == one["bad_state"] == []
+    assert zero["stopped"] is None and one["stopped"] is None
+    assert zero["actions"][-3:] == ["none"] * 3
+    assert zero["losses"][0] != one["losses"][0], "each rank records its own loss"
+
+
+@pytest.mark.parametrize("scenario", ["loss", "loss watch", "input"])
+def test_what_one_rank_saw_both_refuse_and_both_name_it(reports: dict[str, Any], scenario: str) -> None:
+    for report in reports[scenario]:
+        assert [step for step, action in enumerate(report["actions"]) if action != "none"] == [BAD_STEP]
+        assert report["actions"][BAD_STEP] == "skip"
+        assert report["said"][0].startswith("the loss is nan on rank 1")
+
+
+@pytest.mark.parametrize("scenario", ["moment", "moment watch"])
+def test_state_gone_bad_on_one_rank_is_rolled_back_on_both(reports: dict[str, Any], scenario: str) -> None:
+    for report in reports[scenario]:
+        assert [action for action in report["actions"] if action != "none"] == ["rollback"]

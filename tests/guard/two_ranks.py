@@ -1,0 +1,96 @@
+"""One rank of distributed trainings under guard, on two gloo processes. Prints a JSON line a training: what it saw.
+
+`python two_ranks.py RANK FOLDER SCENARIO...`; a scenario names the fault, and whether the loop is watched.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from stayfinite import Guard, RunStopped
+
+STEPS, BAD_STEP, BAD_RANK = 16, 9, 1
+
+
+def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    guard = Guard(
+        model,
+        optimizer,
+        clip_norm=1.0,
+        run_dir=folder / f"rank{rank}",
+        quiet=True,
+        check_every=3,
+        snapshot_every=6,
+    )
+    data = torch.Generator().manual_seed(100 + rank)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        x = torch.randn(8, 4, generator=data)
+        return x, x[:, :3].argmax(1)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        value = F.cross_entropy(model(x), y)
+        return value * float("nan") if bad_now() and "loss" in scenario else value
+
+    def bad_now() -> bool:
+        return guard.step_count == BAD_STEP and rank == BAD_RANK
+
+    def spoil(x: Tensor) -> Tensor:
+        if bad_now() and "input" in scenario:
+            x = x.clone()
+            x[2, 1] = float("nan")
+        if bad_now() and "moment" in scenario:
+            with torch.no_grad():
+                optimizer.state[network[0].weight]["momentum_buffer"][0, 0] = float("nan")
+        return x
+
+    stopped = None
+    try:
+        if "watch" in scenario:
+            for x, y in guard.watch([batch() for _ in range(STEPS)]):
+                optimizer.zero_grad()
+                loss(spoil(x), y).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        else:
+            for _ in range(STEPS):
+                x, y = batch()
+                x = spoil(x)
+                guard.step(lambda x=x, y=y: loss(x, y), batch=x)
+    except RunStopped as error:
+        stopped = str(error)
+    guard.close()
+    lines = [
+        json.loads(line) for line in (guard.run_dir / "run.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    return {
+        "actions": [line["action"] for line in lines if "event" not in line],
+        "said": [line["what"] for line in lines if "what" in line and "event" not in line],
+        "weights": torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(),
+        "moments": [s["momentum_buffer"].double().sum().item() for s in optimizer.state.values()],
+        "bad_state": [summary.name for _, summary in guard.bad_state()],
+        "losses": [line["loss"] for line in lines if "event" not in line],
+        "stopped": stopped,
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
+    for scenario in sys.argv[3:]:
+        print(json.dumps(train(rank, folder / scenario, scenario)), flush=True)
+    dist.destroy_process_group()
