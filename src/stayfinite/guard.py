@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -201,7 +202,7 @@ class Guard:
         due = self.step_count != self._looked_at
         self._looked_at = self.step_count
         if due and self._save_every and self.step_count and self.step_count % self._save_every == 0:
-            self._save_numbered()
+            self._save_if_possible()
         calm = self.recovery.ladder.failures_in_a_row == 0
         if due and calm and self._snapshot_every and self.step_count % self._snapshot_every == 0:
             if not self._any_rank(bool(self.bad_state())):
@@ -525,6 +526,21 @@ class Guard:
         return self.recovery.ladder.counters
 
     @property
+    def epoch(self) -> int:
+        """How many times `guard.watch` has gone through its loader; restored with a checkpoint."""
+        return self._position.epoch
+
+    def mend_buffers(self) -> None:
+        """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite."""
+        if not self._health.after_forward():
+            self.recovery.transaction.undo(restore_rng=False)
+            self._tell(
+                "mended",
+                f"before step {self.step_count}: a batch that was not trained on left NaN or Inf in "
+                "buffers; they are as before",
+            )
+
+    @property
     def success_rate(self) -> float:
         """Applied updates that were kept, as a share of all steps."""
         return self.counters.success_rate
@@ -611,8 +627,21 @@ class Guard:
         """Write everything the run needs to go on, atomically; refused if any of it is not finite."""
         self.settle()
         path = Path(path)
+        if self.window is not None and self.window.losses:
+            raise CheckpointError(
+                f"{path} was not written: {len(self.window.losses)} micro-batches wait for their update, and their "
+                "gradients are in no checkpoint. Save after the update."
+            )
         saving.save(path, self.state, self._health, self.step_count, self._position, self.counters)
         return path
+
+    def _save_if_possible(self) -> None:
+        """A periodic checkpoint that cannot be written is said, not raised: the training is worth more."""
+        try:
+            self._save_numbered()
+        except CheckpointError as error:
+            self._tell("warning", str(error))
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     def _save_numbered(self) -> Path:
         return saving.save_numbered(self.run_dir / "snapshots", self.step_count, self._keep, self.save)

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from stayfinite.recover.state import TrainingState
@@ -26,6 +27,11 @@ def check_arguments(
         raise ValueError("Guard(optimizer=...) got no optimizer; pass the one that trains the model")
     for optimizer in state.optimizers:
         _check_optimizer(optimizer, state, sync)
+    for parameter, name in state.parameter_names.items():
+        if isinstance(parameter, UninitializedParameter):
+            raise ValueError(
+                f"parameter {name} has no size yet: run one forward pass before you make the Guard"
+            )
     if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
         raise ValueError(
             f"Guard(clip_norm={clip_norm}): a positive finite number is needed, or None not to clip"

@@ -49,6 +49,8 @@ class Guarding(Protocol):
 
     def saw_scaled_clip(self) -> None: ...
 
+    def mend_buffers(self) -> None: ...
+
     def wants_replay(self, refusal: Refusal) -> bool: ...
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None: ...
@@ -64,6 +66,7 @@ class WatchedLoop:
         self._refusal: Refusal | None = None
         self._replay: Replay | None = None
         self._replays_update = False
+        self._trained = False  # the body has run a backward pass or an update
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         with intercept(self, self._guard.state.optimizers, self._guard.state.scaler):
@@ -109,10 +112,12 @@ class WatchedLoop:
             guard.begin_step()
         guard.open_window().batches.append(batch)
         body.enter_context(guard.first_forward())
-        self.listening = True
+        self.listening, self._trained = True, False
 
     def _leave(self) -> None:
         self.listening = False
+        if not self._trained:
+            self._guard.mend_buffers()
         self._guard.recovery.scaling.settle_refusal()
         if self._aftermath is not None:
             self._aftermath.put_back()
@@ -134,6 +139,7 @@ class WatchedLoop:
             self._replay.saw_loss(roots[0])
         if not self.listening:
             return
+        self._trained = True
         total = (
             torch.stack([root.detach().sum().float() for root in roots]).sum()
             if len(roots) > 1
@@ -195,6 +201,7 @@ class WatchedLoop:
         return None
 
     def _settle(self, optimizer: Optimizer, update: Callable[[], StepResult]) -> None:
+        self._trained = True
         with self.paused():
             outcome = update()
         if outcome.applied is False:
