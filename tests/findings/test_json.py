@@ -31,7 +31,7 @@ FINDING_KEYS = [
 ]  # fmt: skip
 INCIDENT_KEYS = [
     "schema", "step", "phase", "trigger", "reproduced", "birth", "path", "history", "findings", "action",
-    "environment",
+    "environment", "observed",
 ]  # fmt: skip
 BIRTH_KEYS = [
     "op", "call", "file", "line", "source", "function", "module", "kind", "nan", "inf", "numel", "first_index",

@@ -132,6 +132,7 @@ class Incident:
     findings: list[Finding] = field(default_factory=list)
     action: str = "none"
     environment: dict[str, Json] = field(default_factory=dict)
+    observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -146,6 +147,7 @@ class Incident:
             "findings": [finding.to_json() for finding in self.findings],
             "action": self.action,
             "environment": jsonable(self.environment),
+            "observed": [tensor.to_json() for tensor in self.observed],
         }
 
     @classmethod
@@ -165,4 +167,5 @@ class Incident:
             findings=[Finding.from_json(item) for item in data["findings"]],
             action=data["action"],
             environment=dict(data["environment"]),
+            observed=[TensorSummary.from_json(item) for item in data.get("observed", [])],
         )

@@ -36,7 +36,7 @@ def gather(
     return RefusedStep(
         step=step,
         trigger="parameter" if trouble in ("state", "update") else trouble,
-        loss=verdict.own_loss,
+        loss=verdict.own_loss if verdict.bad_rank is None else verdict.bad_loss,
         grad_norm=verdict.grad_norm,
         components={name: verdict.components[name] for name in verdict.bad_components},
         batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
@@ -65,6 +65,7 @@ def incident_of(
         trigger=facts.trigger,
         history=history,
         findings=worst_first(examine(facts)),
+        observed=list(facts.observed),
         action=action,
         environment=environment,
     )

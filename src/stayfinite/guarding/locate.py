@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.findings import Incident, Json, as_float, examine
+from stayfinite.findings import Finding, Incident, Json, as_float, examine
 from stayfinite.findings.ranking import rank
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
@@ -22,6 +22,10 @@ from stayfinite.recover.recovery import Recovery
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.losses import as_loss
+
+_SYMPTOMS = ("STA011", "STA012")
+_AFTERMATH = 0.1
+"""How likely state that went bad in a step is to be its cause, when the replay saw the value born."""
 
 
 class Replay:
@@ -114,10 +118,24 @@ def explain(
         history=tuple(_records(history)),
         optimizers=tuple(_optimizer(optimizer) for optimizer in optimizers),
     )
-    findings = rank([*examine(step), *examine(refused)], one_per_cause=True)
-    incident = to_incident(step, findings, action)
+    incident = to_incident(step, _findings(refused, step), action)
+    incident.observed = list(refused.observed)
     incident.trigger, incident.history, incident.environment = refused.trigger, history, environment
     return incident
+
+
+def _findings(refused: RefusedStep, step: FailedStep) -> list[Finding]:
+    """What the replay explains comes before what it has only brought about.
+
+    The replay began from the state before the step. A value that was born in it is therefore the reason for an
+    update or a buffer that this step made bad, and not their consequence.
+    """
+    traced, shown = list(examine(step)), list(examine(refused))
+    if not traced or step.birth is None or step.birth.transition == "outside":
+        return rank([*traced, *shown], one_per_cause=True)
+    aftermath = [replace(f, confidence=_AFTERMATH) for f in shown if f.code in _SYMPTOMS]
+    causes = [f for f in shown if f.code not in _SYMPTOMS]
+    return [*rank([*traced, *causes], one_per_cause=True), *aftermath]
 
 
 def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:

@@ -51,6 +51,7 @@ def lines(incident: Incident) -> Iterator[Text]:
         yield from _birth(incident.birth)
     if incident.path:
         yield Text("Way      " + _way(incident.path))
+    yield from _watched(incident.observed)
     yield from _findings(incident.findings)
     yield Text("")
 
@@ -99,6 +100,14 @@ def _values(tensor: TensorSummary) -> str:
         f"{n} {what}" for n, what in ((tensor.zeros, "zeros"), (tensor.nan, "NaN"), (tensor.inf, "Inf")) if n
     ]
     return f"{tensor.name}: {tensor.dtype} {shape}, {span}" + (f", {', '.join(counts)}" if counts else "")
+
+
+def _watched(observed: Sequence[TensorSummary]) -> Iterator[Text]:
+    """Of the tensors a user observes: the first that is bad, and the last before it that was not."""
+    bad = next((i for i, tensor in enumerate(observed) if tensor.nan or tensor.inf), None)
+    if bad is not None:
+        around = observed[max(0, bad - 1) : bad + 1]
+        yield from (Text(f"Watched  {_values(tensor)}") for tensor in around)
 
 
 def _way(path: Sequence[PathStep]) -> str:
