@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,6 +56,9 @@ class HyperConnection(nn.Module):
     """n residual streams around one block: y = res x + post F(pre x), the three gates made from the pooled streams."""
 
     norm_eps = 1e-20
+    observe: Callable[..., None] | None = (
+        None  # set from outside, it is shown the check points of every forward
+    )
 
     def __init__(self, block: BasicBlock, channels: int, streams: int, alpha: float, rounds: int) -> None:
         super().__init__()
@@ -69,11 +73,17 @@ class HyperConnection(nn.Module):
 
     def gate_logits(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The logits of the three gates, in float32."""
-        z = self.norm(x.mean(dim=(-2, -1)).flatten(1))
+        pooled = x.mean(dim=(-2, -1)).flatten(1)
+        z = self.norm(pooled)
         pre = self.alpha_pre * self.phi_pre(z).float()
         post = self.alpha_post * self.phi_post(z).float()
         res = self.alpha_res * self.phi_res(z).float().view(-1, self.streams, self.streams)
+        self.show(pooled=pooled, H=res, alphas=torch.stack([self.alpha_pre, self.alpha_post, self.alpha_res]))
         return pre, post, res
+
+    def show(self, **values: Tensor) -> None:
+        if self.observe is not None:
+            self.observe(**values)
 
     def forward(self, x: Tensor) -> Tensor:
         """x is (batch, streams, channels, height, width)."""
@@ -82,7 +92,9 @@ class HyperConnection(nn.Module):
         read = (torch.sigmoid(pre)[:, :, None, None, None] * x).sum(dim=1)
         out: Tensor = self.block(read)
         mixed = torch.einsum("bnn,bnchw->bnchw", mixing, x)
-        return mixed + 2 * torch.sigmoid(post)[:, :, None, None, None] * out[:, None]
+        y = mixed + 2 * torch.sigmoid(post)[:, :, None, None, None] * out[:, None]
+        self.show(read_out=read, sublayer=out, streams=y)
+        return y
 
 
 class StableHyperConnection(HyperConnection):
@@ -99,7 +111,9 @@ class StableHyperConnection(HyperConnection):
         out = self.block.branch(F.relu(read))
         with torch.autocast(x.device.type, enabled=False):  # the streams stay in float32
             mixed = torch.einsum("bnm,bmchw->bnchw", mixing, x.float())
-        return mixed + 2 * torch.sigmoid(post)[:, :, None, None, None] * out[:, None]
+        y = mixed + 2 * torch.sigmoid(post)[:, :, None, None, None] * out[:, None]
+        self.show(read_out=read, sublayer=out, streams=y)
+        return y
 
 
 class Stage(nn.Module):
