@@ -35,7 +35,7 @@ class LossScaleCollapsed(Rule[Checkpoint]):
     """
 
     code = "CKP013"
-    name = "loss-scale-collapsed"
+    name = "saved-loss-scale-collapsed"
     cause = "LOSS_SCALE_COLLAPSE"
     severity = Severity.ERROR
 
