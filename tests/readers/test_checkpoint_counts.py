@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from stayfinite.checkpoint import verify
 from stayfinite.findings.subjects.checkpoint import Statistics
+from stayfinite.readers.checkpoint.half_range import half_range
 
 torch.set_num_threads(1)
 DTYPES = [
@@ -143,3 +144,16 @@ def test_tensors_larger_than_a_piece(tmp_path: Path) -> None:
         stats = {t.name: t.statistics for t in verify(tmp_path / "a.pt", jobs=jobs).checkpoint.tensors}
         for name, tensor in state.items():
             assert found(stats[name]) == naive(tensor), name  # type: ignore[arg-type]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=40),
+    st.sampled_from([torch.float16, torch.bfloat16]),
+)
+def test_range_from_bits_equals_the_range_of_the_values(bits: list[int], dtype: torch.dtype) -> None:
+    """Any pattern at all: denormal numbers, both zeros, every NaN."""
+    values = torch.tensor([b - 0x10000 if b >= 0x8000 else b for b in bits], dtype=torch.int16).view(dtype)
+    low, high = half_range(values)
+    expected = torch.aminmax(values.to(torch.float32))
+    assert (repr(low), repr(high)) == (repr(float(expected.min) + 0.0), repr(float(expected.max) + 0.0))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stayfinite.findings.subjects.checkpoint import Statistics
 from stayfinite.readers.checkpoint.contents import TensorRef
+from stayfinite.readers.checkpoint.half_range import available, half_range
 from stayfinite.readers.checkpoint.pieces import Piece, only_bytes, pieces, readable, repeats
 from stayfinite.readers.checkpoint.source import Unreadable
 
@@ -104,10 +105,14 @@ def _range(piece: Piece, stop: threading.Event, advance: Callable[[int], None]) 
         raise Unreadable("the scan was stopped")
     import torch
 
-    values = comparable(piece.values)
-    low, high = torch.aminmax(values)
-    advance(piece.values.nbytes)
-    return low.item(), high.item()
+    values = piece.values
+    if values.dtype in (torch.bfloat16, torch.float16) and values.is_contiguous() and available():
+        found = half_range(values)
+    else:
+        low, high = torch.aminmax(comparable(values))
+        found = (low.item(), high.item())
+    advance(values.nbytes)
+    return found
 
 
 def comparable(values: torch.Tensor) -> torch.Tensor:

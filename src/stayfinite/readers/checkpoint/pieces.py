@@ -19,7 +19,7 @@ from stayfinite.readers.checkpoint.source import Unreadable
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 4 << 20
+CHUNK = 2 << 20
 
 # Types that torch can hold but not reduce over are looked at as integers of the same width.
 _VIEWED_AS = {"uint16": "int16", "uint32": "int32", "uint64": "int64", "bool": "uint8"}
