@@ -34,9 +34,18 @@ def intercept(listener: Listener, optimizers: Sequence[Optimizer], scaler: Any) 
     with ExitStack() as undo:
         original_backward = torch.autograd.backward
 
+        depth = 0
+
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original_backward(tensors, *args, **kwargs)
-            listener.saw_backward([tensors] if isinstance(tensors, Tensor) else list(tensors))
+            nonlocal depth
+            depth += 1
+            try:
+                result = original_backward(tensors, *args, **kwargs)
+            finally:
+                depth -= 1
+            if depth == 0:  # reentrant checkpointing calls backward within backward, on activations
+                roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+                listener.saw_backward([_one_number(root) for root in roots])
             return result
 
         _replace(undo, torch.autograd, "backward", backward)
@@ -67,6 +76,11 @@ def intercept(listener: Listener, optimizers: Sequence[Optimizer], scaler: Any) 
 
             _replace(undo, scaler, "step", scaler_step)
         yield
+
+
+def _one_number(root: Tensor) -> Tensor:
+    """A root with a gradient of its own (`out.backward(gradient)`) has no one value: its sum stands for it."""
+    return root if root.numel() == 1 else root.detach().sum()
 
 
 def _listening_step(listener: Listener, optimizer: Optimizer) -> Callable[..., Any]:

@@ -1,0 +1,94 @@
+"""The numbers of a step on their way to the host: one transfer, all ranks joined, the bad one named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from stayfinite.watch.host import Fetch, pack
+from stayfinite.watch.losses import Loss, as_loss
+from stayfinite.watch.verdict import Numbers, Verdict
+
+NAN, INF = math.nan, math.inf
+
+
+def numbers(
+    losses: list[Loss], norm: float = 1.0, others: list[list[float]] | None = None, scale: float | None = None
+) -> Numbers:
+    """This rank's numbers, with the rows of other ranks under them."""
+
+    def gather(row: Tensor) -> Tensor:
+        return torch.stack([row, *(torch.tensor(other, dtype=row.dtype) for other in others or [])])
+
+    as_tensor: Callable[[float], Tensor] = torch.tensor
+    return Numbers(
+        losses, as_tensor(norm), None if scale is None else as_tensor(scale), None, None, {}, gather
+    )
+
+
+def loss(value: float, **parts: float) -> Loss:
+    if not parts:
+        return as_loss(torch.tensor(value))
+    return as_loss(
+        {"loss": torch.tensor(value), **{name: torch.tensor(part) for name, part in parts.items()}}
+    )
+
+
+def test_micro_batches_are_averaged_with_their_components() -> None:
+    verdict = numbers([loss(1.0, kl=0.1), loss(3.0, kl=0.3)], norm=2.0, scale=64.0).verdict(0)
+    assert verdict.loss == verdict.own_loss == 2.0 and verdict.components == {"kl": pytest.approx(0.2)}
+    assert (verdict.grad_norm, verdict.scale, verdict.bad_rank) == (2.0, 64.0, None)
+    assert verdict.loss_is_finite and verdict.norm_is_finite and verdict.state_is_finite
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_one_bad_micro_batch_or_component_is_seen(value: float) -> None:
+    verdict = numbers([loss(1.0, kl=0.1, rec=0.2), loss(value, kl=value, rec=0.3)]).verdict(0)
+    assert not verdict.loss_is_finite and verdict.bad_components == ["kl"]
+    assert numbers([loss(1.0), loss(value)]).bad() == 1.0
+    assert numbers([loss(1.0)], norm=value).bad() == 1.0
+    assert numbers([loss(1.0, kl=value)]).bad() == 0.0, "what is not trained is not a reason to refuse"
+    assert numbers([loss(1.0)]).bad() == 0.0
+
+
+def test_opposite_infinities_do_not_cancel() -> None:
+    assert not numbers([loss(INF), loss(-INF)]).verdict(0).loss_is_finite
+
+
+def test_no_loss_at_all() -> None:
+    verdict = numbers([], norm=3.0).verdict(0)
+    assert verdict.loss is None and verdict.loss_is_finite and verdict.grad_norm == 3.0
+
+
+def ranks(norms: list[float], losses: list[float], rank: int = 0) -> Verdict:
+    """The verdict of two or more ranks, as `rank` 0 gathers it."""
+    others = [[norm, value] for norm, value in zip(norms[1:], losses[1:], strict=True)]
+    return numbers([loss(losses[0])], norms[0], others).verdict(rank)
+
+
+def test_ranks_decide_on_the_same_numbers() -> None:
+    verdict = ranks([1.0, 3.0], [2.0, 4.0], rank=1)
+    assert (verdict.loss, verdict.own_loss, verdict.grad_norm, verdict.bad_rank) == (3.0, 4.0, 3.0, None)
+
+
+def test_the_rank_with_the_bad_loss_is_named_although_all_norms_are_bad() -> None:
+    """DDP has averaged the gradients: one rank's NaN is everybody's."""
+    verdict = ranks([NAN, NAN, NAN], [1.0, 1.0, NAN])
+    assert verdict.bad_rank == 2 and math.isnan(verdict.bad_loss or 0.0) and verdict.own_loss == 1.0
+
+
+def test_a_bad_norm_names_a_rank_only_where_it_can_tell() -> None:
+    assert ranks([1.0, INF], [1.0, 1.0]).bad_rank == 1
+    assert ranks([NAN, NAN], [1.0, 1.0]).bad_rank is None
+    assert math.isnan(ranks([1.0, NAN], [1.0, 1.0]).grad_norm), "a maximum must not hide a NaN"
+
+
+def test_packing_keeps_what_float32_cannot_hold() -> None:
+    wide = pack([torch.tensor(1.5, dtype=torch.float16), torch.tensor(1e300, dtype=torch.float64)])
+    assert wide.dtype is torch.float64 and wide.tolist() == [1.5, 1e300]
+    assert pack([torch.tensor(2), torch.tensor(1.5)]).dtype is torch.float32
+    assert Fetch(torch.tensor([[1.0, NAN]])).read()[0][0] == 1.0
