@@ -6,7 +6,6 @@ The shape of the data decides first (an optimizer's state has `param_groups`), n
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,33 +13,17 @@ from typing import Any
 from stayfinite.findings.subjects.checkpoint import Checkpoint, Kind, Number, Problem, Statistics, Tensor
 from stayfinite.readers.checkpoint import training_parts as parts
 from stayfinite.readers.checkpoint.contents import Composite, Opaque, TensorRef
+from stayfinite.readers.checkpoint.kinds import (
+    is_model_section,
+    kind_of_section,
+    kind_of_tensor,
+    without_average_prefix,
+)
 from stayfinite.readers.checkpoint.live import LiveTensor, plain_parts
 from stayfinite.readers.checkpoint.match_moments import match_moments
 
 Leaf = TensorRef | LiveTensor
 
-_BY_KEY = (
-    (
-        Kind.AVERAGE,
-        re.compile(r"(^|[_.\-])(ema|swa|averaged?|shadow|polyak)([_.\-]|$)|emamodel|modelema", re.I),
-    ),
-    (Kind.SCHEDULER, re.compile(r"sched", re.I)),
-    (Kind.OPTIMIZER, re.compile(r"optim|^opt$|_opt$|^opt_|fp32_flat_groups|^base_optimizer", re.I)),
-    (Kind.SCALER, re.compile(r"scaler|amp_scaling|^amp$|MixedPrecision", re.I)),
-    (Kind.RANDOM, re.compile(r"(^|_)rng|random_state|rng_state", re.I)),
-    (
-        Kind.OTHER,
-        re.compile(r"^(callbacks|loops|args|config|cfg|hparams|hyper_parameters|history|metrics)$", re.I),
-    ),
-)
-_AVERAGE_PREFIX = re.compile(r"^(ema|ema_model|model_ema|swa_model|swa|averaged?_model)\.", re.I)
-_MODEL_KEYS = re.compile(
-    r"^(model|module|net|network|state_?dict|model_state(_dict)?|weights|params|generator|discriminator)$"
-)
-_BUFFER_NAME = re.compile(
-    r"running_(mean|var)$|num_batches_tracked$|(^|[._])masks?$|masked_bias$|inv_freq$|position_ids$"
-    r"|relative_position_index$|(cos|sin)_cached$|n_averaged$"
-)
 _STEP_KEYS = (
     "global_step",
     "step",
@@ -52,6 +35,7 @@ _STEP_KEYS = (
     "steps",
 )
 _HIDDEN = ("_parameters", "_buffers", "_modules")
+_DEEPEST = 100
 
 
 @dataclass(slots=True)
@@ -92,6 +76,7 @@ class _Walk:
         self.stack: list[tuple[Any, _Place]] = []
         self.visited: dict[int, Any] = {}
         self.waiting: list[TensorRef] = []
+        self.too_deep = False
 
     def run(self, root: Any, place: _Place) -> None:
         if isinstance(root, Mapping):
@@ -116,7 +101,12 @@ class _Walk:
             found = [(key, LiveTensor(part), place.child(key)) for key, part in plain_parts(node).items()]
             self._children(found)
         elif isinstance(node, (Mapping, list, tuple, Opaque)) and self._first_visit(node):
-            self._container(node, place)
+            if len(place.path) < _DEEPEST:
+                self._container(node, place)
+            elif not self.too_deep:
+                self.too_deep = True
+                message = f"it is nested more than {_DEEPEST} levels deep; what lies deeper was not read"
+                self.into.checkpoint.problems.append(Problem("damaged", self.file, message))
 
     def _first_visit(self, node: Any) -> bool:
         """Shared and circular containers are looked at once (and kept alive, so that their ids stay theirs)."""
@@ -190,11 +180,9 @@ class _Walk:
                 return place.child(key)
             # Beside whole state dicts: a loss or a count, or a tensor the method keeps (a queue, a centre).
             return place.child(key, kind=Kind.BUFFERS if len(value.shape) else Kind.OTHER)
-        for kind, pattern in _BY_KEY:
-            if pattern.search(key):
-                return place.child(key, kind=kind, section=depth)
-        if _MODEL_KEYS.match(key):
-            return place.child(key, section=depth)
+        kind = kind_of_section(key)
+        if kind is not None or is_model_section(key):
+            return place.child(key, kind=kind, section=depth)
         return place.child(key)
 
     def _children(self, children: list[tuple[str, Any, _Place]]) -> None:
@@ -222,7 +210,7 @@ class _Walk:
 
     def _tensor(self, leaf: Leaf, place: _Place) -> None:
         name = _name(place)
-        kind = place.kind or _kind_by_name(name, leaf.dtype)
+        kind = place.kind or kind_of_tensor(name, leaf.dtype)
         known = self.into.seen.get(leaf.identity)
         tensors = self.into.checkpoint.tensors
         if known is not None and leaf.numel:
@@ -240,7 +228,7 @@ class _Walk:
         tensors.append(
             Tensor(
                 name or "tensor", self.file, kind, leaf.dtype, leaf.shape, leaf.numel, nbytes,
-                parameter=place.parameter, role=role, key=_AVERAGE_PREFIX.sub("", key),
+                parameter=place.parameter, role=role, key=without_average_prefix(key),
             )
         )  # fmt: skip
 
@@ -307,13 +295,6 @@ def finish(sorted_state: Sorted, measured: list[Statistics | str | None]) -> Non
 
 def _name(place: _Place) -> str:
     return ".".join(place.path)
-
-
-def _kind_by_name(name: str, dtype: str) -> Kind:
-    if _AVERAGE_PREFIX.match(name):
-        return Kind.AVERAGE
-    plain_number = not dtype.startswith(("float", "bfloat", "complex"))
-    return Kind.BUFFERS if plain_number or _BUFFER_NAME.search(name) else Kind.WEIGHTS
 
 
 def _is_live(value: Any) -> bool:
