@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -48,11 +49,17 @@ class Observers:
         for observer in (self.optimizers, self.scalers, self.schedulers, self.clips):
             observer.install(self.patches)
         self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
+        self.patches.wrap(copy, "deepcopy", self._copying)
         self.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
 
     def remove(self) -> None:
         self.patches.undo()
         self.optimizers.remove()
+
+    def _copying(self, original: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(source, *args, **kwargs)
+        self.replicas.copied(source, result)
+        return result
 
     def _loading_module(
         self, original: Any, module: torch.nn.Module, state: Any, *args: Any, **kwargs: Any
@@ -72,6 +79,7 @@ class Observers:
         batch = original(iterator)
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         self._batch = [weakref.ref(tensor) for tensor in tensors[:_BATCH_SHOWN]]
+        self.note_batch_size()
         self.tracer.note_batch(batch)
         if self.on_batch is not None:
             self.on_batch(batch)

@@ -30,6 +30,13 @@ class Replicas:
             self._loads.append((weakref.ref(module), {key for key in keys if key is not None}))
             del self._loads[:-32]
 
+    def copied(self, source: Any, copy: Any) -> None:
+        """copy.deepcopy ran."""
+        if isinstance(source, torch.nn.Module) and isinstance(copy, torch.nn.Module):
+            keys = {key for key in _memory(source) if key is not None}
+            self._loads.append((weakref.ref(copy), keys))
+            del self._loads[:-32]
+
     def facts(self, models: list[torch.nn.Module]) -> tuple[ReplicaFacts, ...]:
         """The copies whose updates share a gradient; () when there are none (an average, a target network)."""
         for reference, keys in self._loads:
@@ -60,7 +67,12 @@ class Replicas:
         shared = [
             e
             for n in common
-            if (e := journal.get(n)) is not None and e.op is not None and e.origin == "activation"
+            if (e := journal.get(n)) is not None
+            and e.op is not None
+            and e.origin == "activation"
+            # Copies that learn from the same data share that data; replicas share a gradient of this parameter.
+            and e.shape == tuple(one.shape)
+            and one.numel() > 1
         ]
         return (first, second) if shared else None
 

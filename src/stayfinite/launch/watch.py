@@ -128,11 +128,13 @@ class Watch:
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.note_arrivals()
         last = self.log.history[-1]
-        numbers = [number for number in (last.loss, last.grad_norm) if number is not None]
-        if numbers and all(math.isfinite(number) for number in numbers):
+        # The loss of the last backward pass: one that the script threw away before is not in this update.
+        seen = last.loss is not None or last.grad_norm is not None
+        healthy = not self._loss_is_bad and (last.grad_norm is None or math.isfinite(last.grad_norm))
+        if seen and healthy:
             self.suspicions.went_on()
             self.healthy_until = self.tracer.follower.journal.next_number
-        elif numbers:
+        elif seen:
             self.suspicions.stepped_on(last.step)
         self.tracer.next_step(self.log.step)
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
 from stayfinite.rules.evidence import LARGEST, at, births_by_weight, tensors
 
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
@@ -62,7 +62,7 @@ class InputOutOfScale(Rule[FailedStep]):
                 continue
             jumped = typical is not None and value > 100 * typical
             # In float16 the format is the nearer explanation, unless the input itself is absurd.
-            certain = 0.93 if jumped or value > 1e10 else (0.8 if value >= 1e3 else 0.7)
+            certain = 0.93 if jumped or value >= 200 else 0.8
             yield self.finding(
                 f"{birth.op} overflowed on inputs up to {value:.3g}"
                 + (f", {value / typical:.1g} times those of the steps before" if jumped and typical else ""),
@@ -106,9 +106,16 @@ def _data_operand(birth: TracedBirth) -> Operand | None:
 def _raw_upstream(birth: TracedBirth) -> float:
     """The largest magnitude that went in upstream as it was written or read, before anything was computed of it."""
     return max(
-        (p.absmax or 0.0 for o in birth.operands for p in o.producers if p.name in _RAW and not _is_mask(o)),
+        (p.absmax or 0.0 for o in birth.operands for p in o.producers if _is_raw(p) and not _is_mask(o)),
         default=0.0,
     )
+
+
+def _is_raw(producer: Producer) -> bool:
+    whole = (
+        producer.name == "to_copy" and producer.inputs[:1] and producer.inputs[0].startswith(("int", "uint"))
+    )
+    return producer.name in _RAW or bool(whole)
 
 
 def _is_mask(operand: Operand) -> bool:

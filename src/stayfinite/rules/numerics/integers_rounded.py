@@ -41,12 +41,14 @@ class IntegersRounded(Rule[FailedStep]):
         for rounded in subject.rounded:
             if rounded.distinct >= rounded.numel:
                 continue
+            positions = abs(rounded.largest - (rounded.numel - 1)) <= 0.01 * rounded.numel + 2
             yield self.finding(
                 f"{rounded.numel} whole numbers up to {rounded.largest:g} are only {rounded.distinct} different "
                 f"ones in {rounded.dtype}",
                 fix="make positions and angles in float32, and cast the result of sin and cos only",
                 evidence={"dtype": rounded.dtype, "numel": rounded.numel, "distinct": rounded.distinct},
-                confidence=0.85,
+                confidence=0.3 if subject.births else 0.85,
+                severity=Severity.ERROR if positions else Severity.WARNING,
                 file=rounded.place.file,
                 line=rounded.place.line,
             )

@@ -65,7 +65,7 @@ class OneBatchJump(Rule[FailedStep]):
             f"the {name} jumped to {value:.3g} in one step, from a calm {usual:.3g}",
             fix="skip this batch and look at its samples; if the update was applied, roll back to the step before",
             evidence={name: {"value": value, "usual": usual} for name, value, usual in jumped},
-            confidence=0.85 if spike else 0.6,
+            confidence=0.85 if spike or jumped[-1][0] == "largest input" else 0.6,
             **(at(birth) if birth is not None else {"file": None, "line": None}),
         )
 

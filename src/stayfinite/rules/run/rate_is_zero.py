@@ -39,6 +39,9 @@ class RateIsZero(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         seen = [record.lr for record in (*subject.first_steps, *subject.history)]
+        resumed = bool(subject.loads) or any(schedule.start_epoch > 0 for schedule in subject.schedulers)
+        if resumed:
+            return  # a schedule that is over may well stay at zero
         if not subject.complete or len(seen) < _LONG or any(rate is None or rate != 0.0 for rate in seen):
             return
         place = subject.schedulers[0].created if subject.schedulers else (

@@ -14,6 +14,8 @@ from stayfinite.rules.run.growth import Growth, growth
 _DOMAINS = ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "acos", "asin", "atanh", "div", "reciprocal", "softmax",
             "xlogy", "log_softmax", "logsumexp", "std", "var", "mean", "ctc_loss", "pow")  # fmt: skip
 
+_RUINED = 1e6
+
 
 class RateTooHigh(Rule[FailedStep]):
     """Every op is legal, and loss, gradients and updates grow from step to step: the learning rate is too high.
@@ -46,11 +48,11 @@ class RateTooHigh(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if subject.complete and not subject.births and subject.trigger != "spike":
-            return
         grown = growth(subject.history)
         if grown is None:
             return
+        if subject.complete and not subject.births and (grown.quantity != "loss" or grown.factor < _RUINED):
+            return  # a finished run that stayed finite must have gone very far up to be called diverged
         birth = subject.birth
         certain = _certainty(birth, grown)
         if certain is None:

@@ -70,10 +70,15 @@ class KeptStatePoisoned(Rule[FailedStep]):
             evidence={
                 "tensors": [{"owner": t.owner, "name": t.name, "nan": t.nan, "inf": t.inf} for t in kept[:8]]
             },
-            confidence=0.5 if weights_bad else 0.92,
+            confidence=0.5 if weights_bad else (0.95 if _went_on(subject) else 0.7),
             file=first.place.file,
             line=first.place.line,
         )
+
+
+def _went_on(step: FailedStep) -> bool:
+    """Training went on after the failing step, with finite weights: only the kept state is still bad."""
+    return step.complete or any(optimizer.steps > step.step + 1 for optimizer in step.optimizers)
 
 
 def _counts(tensor: StateTensor) -> bool:

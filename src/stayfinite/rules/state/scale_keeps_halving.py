@@ -14,7 +14,7 @@ class ScaleKeepsHalving(Rule[FailedStep]):
 
     ## What it finds
     A GradScaler that refused at least five steps in a row and whose loss was itself not finite in them, or that
-    fell below 1, or refused ten in a row. A few halvings after which steps are applied is normal and not reported.
+    refused ten in a row and fell below 1. Halvings after which steps are applied again are normal and not reported.
 
     ## Why it is bad
     A smaller scale cannot cure an overflow of the forward pass, a NaN in the data or in the weights. The scaler
@@ -61,10 +61,9 @@ class ScaleKeepsHalving(Rule[FailedStep]):
 
 
 def _collapse(scaler: ScalerFacts) -> float | None:
+    """A scale that fell and then works is no collapse, however low it is."""
     if scaler.scale < 1e-20 and scaler.skipped:
         return 0.97
-    if scaler.scale < 1.0 <= scaler.init_scale and scaler.skipped >= 5:
-        return 0.95
     if scaler.streak >= 5 and scaler.forward_bad >= 5:
         return 0.94
-    return 0.9 if scaler.streak >= 10 else None
+    return 0.9 if scaler.streak >= 10 and scaler.scale < 1.0 <= scaler.init_scale else None
