@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -13,26 +12,27 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.findings import Finding, Severity, TensorSummary
+from stayfinite.findings import Finding, TensorSummary
 from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
-from stayfinite.guarding import facts, saving
+from stayfinite.guarding import facts
 from stayfinite.guarding.arguments import check_arguments, new_run_dir
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.health import Health
+from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.locate import Replay, explain
 from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.guarding.telling import Telling
+from stayfinite.guarding.unseen import Unseen
+from stayfinite.guarding.upkeep import Intervals, Upkeep
 from stayfinite.recover import CheckpointError, Policy, RunStopped, consensus
 from stayfinite.recover.ladder import Counters
-from stayfinite.recover.position import DataPosition
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import Models, TrainingState, update_average
-from stayfinite.report.progress import Progress
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.environment import environment
-from stayfinite.watch.journal import Journal
 from stayfinite.watch.losses import Loss, as_loss, require_gradient
 from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Trouble, Watcher, Window
@@ -95,44 +95,31 @@ class Guard:
             save_every=save_every,
             keep=keep,
         )
-        self.clip_norm, self._accumulate, self._sync = clip_norm, accumulate, sync
-        self._locate = locate
+        self.clip_norm, self._accumulate, self._sync, self._locate = clip_norm, accumulate, sync, locate
         self._advances_scheduler = scheduler_interval == "step"
-        self._check_every, self._snapshot_every = check_every, snapshot_every
-        self._save_every, self._keep = save_every, keep
         self._device = next(iter(self.state.parameter_names)).device
         self.run_dir = Path(run_dir) if run_dir is not None else new_run_dir()
+        self._telling = Telling(self.run_dir, self._device, listeners, quiet=quiet or consensus.rank() > 0)
+        weakref.finalize(self, self._telling.close)
 
-        self._journal = Journal(self.run_dir, self._device, listeners)
-        self._progress = Progress(quiet or consensus.rank() > 0)
-        weakref.finalize(self, _close, self._journal, self._progress)
         self.watcher = Watcher(self.state.parameter_names)
         self.recovery = Recovery(self.state, self.policy)
-        self._loop = WatchedLoop(self)
-        self._position = DataPosition()
         self._health = Health(self.state)
-        self._parameters_of: dict[tuple[int, ...], list[Tensor]] = {}
-
-        self.step_count = 0
-        self.window: Window | None = None
-        self._pending: Attempt | None = None
-        self._looked_at = -1
-        self._journal.event(
-            "start", 0, environment=environment(self._device), state_bytes=self.state.nbytes()
+        intervals = Intervals(check_every, snapshot_every, save_every, keep)
+        folder = self.run_dir / "snapshots"
+        self._upkeep = Upkeep(
+            self.state, self._health, self.recovery, self.watcher, self._telling, folder, intervals
         )
-        self._audit = Audit(self.state, self._device, self._say_finding)
+        self._loop = WatchedLoop(self)
+        self._unseen = Unseen(self.recovery, self.watcher)
+        self.window: Window | None = None
+        self._telling.note("start", environment=environment(self._device), state_bytes=self.state.nbytes())
+        self._audit = Audit(self.state, self._device, self._telling.finding)
 
     @property
     def audit(self) -> list[Finding]:
         """What the start of the run, and its first forward pass, showed to be wrong."""
         return self._audit.findings
-
-    def _say_finding(self, finding: Finding) -> None:
-        self._journal.event("finding", self.step_count, finding=finding.to_json())
-        if finding.severity is not Severity.INFO:
-            self._progress.event(
-                f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
-            )
 
     # -- watch: a step function, or an ordinary loop
 
@@ -195,20 +182,11 @@ class Guard:
             raise ValueError(
                 "guard.watch needs sync=True: a loop's own scheduler would not wait; use guard.step"
             )
-        return self._loop.batches(self._position.batches(loader))
+        return self._loop.batches(self._upkeep.position.batches(loader))
 
     def begin_step(self) -> None:
         """Between two steps all state is whole: the moment to look at it, copy it or save it."""
-        due = self.step_count != self._looked_at
-        self._looked_at = self.step_count
-        if due and self._save_every and self.step_count and self.step_count % self._save_every == 0:
-            self._save_if_possible()
-        calm = self.recovery.ladder.failures_in_a_row == 0
-        if due and calm and self._snapshot_every and self.step_count % self._snapshot_every == 0:
-            if not self._any_rank(bool(self.bad_state())):
-                self.recovery.keep(self.step_count)
-        elif due and self._check_every and self.step_count % self._check_every == 0:
-            self.watcher.check_state(tensor for _, _, tensor in self._health.tensors())
+        self._upkeep.before_step()
 
     def open_window(self) -> Window:
         """Begin the transaction of the next update, if it has not begun."""
@@ -248,7 +226,9 @@ class Guard:
         """
         attempt = self._attempt(optimizers, step)
         if not self._sync:
-            return self._update_unseen(attempt)
+            self._unseen.update(attempt, self.clip_norm)
+            self.window = None
+            return StepResult(self.step_count, None, None, action="pending")
         verdict = attempt.numbers.verdict(consensus.rank())
         total = attempt.reading.total
         if (
@@ -279,7 +259,7 @@ class Guard:
         window = self.open_window()
         self._audit.forward_was_seen()
         self.recovery.scaling.unscale(optimizers)
-        reading = window.reading or self.watcher.read(self._parameters(optimizers))
+        reading = window.reading or self.watcher.read(self.state.held_by(optimizers))
         if not reading.gradients:
             self._abandon()
             raise ValueError(
@@ -309,7 +289,7 @@ class Guard:
             and self.recovery.ladder.spikes_in_a_row < self.policy.max_spikes_in_a_row
         ):
             return "spike"
-        self._tell(
+        self._telling.tell(
             "spike",
             f"step {self.step_count}: loss and gradient norm jump to {verdict.loss:.4g} and "
             f"{verdict.grad_norm:.4g}; the step is applied",
@@ -318,19 +298,11 @@ class Guard:
             self.watcher.forget()  # three in a row are no spike but a new level
         return None
 
-    def _parameters(self, optimizers: Sequence[Optimizer]) -> list[Tensor]:
-        """The parameters these optimizers hold, in the model's own order, as clip_grad_norm_ would see them."""
-        key = tuple(id(optimizer) for optimizer in optimizers)
-        if key not in self._parameters_of:
-            held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
-            self._parameters_of[key] = [p for p in self.state.parameter_names if id(p) in held]
-        return self._parameters_of[key]
-
     def _applied(self, attempt: Attempt, verdict: Verdict) -> StepResult:
         self.watcher.learn(verdict)
         self.recovery.ladder.success(whole=not attempt.window.left_out)
         self.window = None
-        return self._record(attempt, verdict, "none", applied=True)
+        return self._telling.of_step(attempt, verdict, self.counters, "none", applied=True)
 
     def _follow(self, result: StepResult) -> StepResult:
         """What comes after an update: the schedule, and the averages."""
@@ -359,7 +331,7 @@ class Guard:
             self.recovery.scaling.update()
             self.recovery.scaling.settle_refusal()
         self.window = None
-        if not in_loop and self._can_do_without(refused, attempt):
+        if not in_loop and can_do_without(refused, attempt, self.recovery.ladder):
             return self._again_without(refused, attempt)
         refusal = self._answer(refused, attempt, verdict)
         if in_loop:
@@ -367,19 +339,6 @@ class Guard:
         else:
             self.conclude(refusal, self._relive(attempt) if self.wants_replay(refusal) else None)
         return refusal.result
-
-    def _can_do_without(self, refused: RefusedStep, attempt: Attempt) -> bool:
-        """Some components are bad, others good, and the policy lets the good ones train alone, for a while."""
-        loss = attempt.window.losses[0] if attempt.window.losses else None
-        return (
-            self.policy.bad_component == "leave-out"
-            and refused.trigger == "loss"
-            and loss is not None
-            and loss.summed
-            and not attempt.window.left_out
-            and 0 < len(refused.components) < len(loss.components)
-            and self.recovery.ladder.may_leave_out
-        )
 
     def _again_without(self, refused: RefusedStep, attempt: Attempt) -> StepResult:
         """Make the step once more from its good components; say so, and look into the bad ones."""
@@ -394,7 +353,7 @@ class Guard:
         )
         for fn in window.functions:
             window.losses.append(self._forward_backward(fn, leave_out=bad))
-        self._tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
+        self._telling.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
         result = self.update(attempt.optimizers, attempt.make_update)
         if result.applied:
             self.recovery.ladder.left_out()
@@ -410,8 +369,8 @@ class Guard:
         if action == "rollback" and not self.recovery.last_good.available:
             action = "stop"
         what = sentence(refused)
-        self._progress.event(f"step {self.step_count}: {what}. Action: {action}.")
-        result = self._record(attempt, verdict, action, applied=False, what=what)
+        self._telling.say(f"step {self.step_count}: {what}. Action: {action}.")
+        result = self._telling.of_step(attempt, verdict, self.counters, action, applied=False, what=what)
         return Refusal(refused, attempt, action, what, result)
 
     # -- locate and explain: follow the refused step once more
@@ -426,7 +385,9 @@ class Guard:
         try:
             return Replay(self.recovery, attempt).of_functions()
         except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
-            self._tell("warning", f"the replay of a refused step failed: {type(error).__name__}: {error}")
+            self._telling.tell(
+                "warning", f"the replay of a refused step failed: {type(error).__name__}: {error}"
+            )
             return None
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
@@ -434,9 +395,9 @@ class Guard:
         goes_on = self.recovery.ladder.failures_in_a_row > 1 and evidence is None
         self._file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":
-            self._tell("lower-lr", self.recovery.lower_rates())
+            self._telling.tell("lower-lr", self.recovery.lower_rates())
         elif refusal.action == "rollback":
-            self._tell("rollback", self.recovery.roll_back(self.step_count))
+            self._telling.tell("rollback", self.recovery.roll_back(self.step_count))
             self.watcher.forget()
         elif refusal.action == "stop":
             self._stop(refusal.what)
@@ -452,10 +413,11 @@ class Guard:
     ) -> None:
         """Explain what happened, keep it with the run, and show it the first time."""
         action = result.action if result.action in ACTIONS else "none"
-        history, facts_of_machine = self._journal.history, environment(self._device)
-        result.incident = explain(refused, evidence, attempt.optimizers, action, history, facts_of_machine)
-        if self._journal.incident(result.incident, goes_on=goes_on).times == 1:
-            self._progress.show(result.incident)
+        machine = environment(self._device)
+        result.incident = explain(
+            refused, evidence, attempt.optimizers, action, self._telling.history, machine
+        )
+        self._telling.of_incident(result.incident, goes_on=goes_on)
 
     def _back_off(self, attempt: Attempt, verdict: Verdict, *, in_loop: bool) -> StepResult:
         """The scaler's own business: it skips and halves its scale. Only buffers gone bad are mended."""
@@ -467,7 +429,7 @@ class Guard:
             self.recovery.scaling.update()
         self.recovery.ladder.backoff()
         self.window = None
-        return self._record(attempt, verdict, "backoff", applied=False)
+        return self._telling.of_step(attempt, verdict, self.counters, "backoff", applied=False)
 
     def _facts(self, trouble: Trouble, attempt: Attempt, verdict: Verdict) -> RefusedStep:
         jumps = self.watcher.jumps(verdict) if trouble == "spike" else {}
@@ -478,47 +440,21 @@ class Guard:
     def _any_rank(self, flag: bool) -> bool:
         return consensus.any_rank(flag, self._device)
 
-    def _tell(self, event: str, text: str) -> None:
-        self._progress.event(text)
-        self._journal.event(event, self.step_count, what=text)
-
     def _stop(self, why: str) -> None:
         """End the run with a clean checkpoint and a message that says what to do next."""
-        if self._any_rank(bool(self.bad_state())) and self.recovery.last_good.available:
-            self.recovery.last_good.restore()
-        try:
-            saved: Path | None = self._save_numbered()
-        except CheckpointError as error:
-            saved = None
-            self._tell("warning", str(error))
+        saved = self._upkeep.clean_checkpoint()
         where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
         counts = self.counters
         message = (
             f"{self.recovery.ladder.reason_to_stop()} at step {self.step_count - 1}: {why}. "
             f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "
-            f"{where} The record is {self._journal.path}."
+            f"{where} The record is {self._telling.path}."
         )
-        self._progress.close()
-        self._tell("stop", message)
+        self._telling.quieten()
+        self._telling.tell("stop", message)
         raise RunStopped(message, str(saved) if saved else None)
 
-    # -- record
-
-    def _record(
-        self,
-        attempt: Attempt,
-        verdict: Verdict,
-        action: str,
-        *,
-        applied: bool,
-        what: str | None = None,
-    ) -> StepResult:
-        line = self._journal.step(
-            self.step_count, verdict, attempt.rates, attempt.window.started, action, what
-        )
-        self._progress.step(line, self.counters.to_dict())
-        step, self.step_count = self.step_count, self.step_count + 1
-        return StepResult(step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components)
+    # -- what a user may ask
 
     @property
     def counters(self) -> Counters:
@@ -526,15 +462,20 @@ class Guard:
         return self.recovery.ladder.counters
 
     @property
+    def step_count(self) -> int:
+        """The number of the next step; restored with a checkpoint."""
+        return self._telling.step
+
+    @property
     def epoch(self) -> int:
         """How many times `guard.watch` has gone through its loader; restored with a checkpoint."""
-        return self._position.epoch
+        return self._upkeep.position.epoch
 
     def mend_buffers(self) -> None:
         """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite."""
         if not self._health.after_forward():
             self.recovery.transaction.undo(restore_rng=False)
-            self._tell(
+            self._telling.tell(
                 "mended",
                 f"before step {self.step_count}: a batch that was not trained on left NaN or Inf in "
                 "buffers; they are as before",
@@ -566,7 +507,7 @@ class Guard:
             loss = self._forward_backward(fn)
             window.losses.append(loss)
             if self.clip_norm is not None:
-                self.watcher.read(self._parameters(optimizers)).clip(self.clip_norm)
+                self.watcher.read(self.state.held_by(optimizers)).clip(self.clip_norm)
             return loss.total
 
         return self._follow(self.update_then_look(optimizers, lambda: optimizer.step(closure)))  # type: ignore[arg-type]
@@ -584,39 +525,21 @@ class Guard:
             return self._applied(attempt, verdict)
         return self._refuse("update", attempt, verdict, in_loop=in_loop)
 
-    # -- sync=False: the device decides, the host learns of it one step later
-
-    def _update_unseen(self, attempt: Attempt) -> StepResult:
-        """A fused optimizer with `found_inf` set leaves parameters, moments and step counts as they were."""
-        bad = attempt.numbers.bad()
-        attempt.numbers.send()
-        if self.clip_norm is not None:
-            attempt.reading.clip(self.clip_norm)
-        for optimizer in attempt.optimizers:
-            optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
-        try:
-            self.watcher.measure(attempt.make_update)
-        finally:
-            for optimizer in attempt.optimizers:
-                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-        self.recovery.transaction.undo_where(bad.bool())
-        self.recovery.scaling.update()
-        self._pending, self.window = attempt, None
-        return StepResult(self.step_count, None, None, action="pending")
+    # -- sync=False: verdicts that come one step later
 
     def settle(self) -> None:
         """With sync=False: wait for the last step's verdict and do what follows from it."""
-        if self._pending is None:
-            return
-        attempt, self._pending = self._pending, None
-        verdict = attempt.numbers.verdict(consensus.rank())
+        self._unseen.settle(self._settle)
+
+    def _settle(self, attempt: Attempt, verdict: Verdict) -> None:
         trouble = self.watcher.trouble(verdict)
         if trouble is None:
             self._follow(self._applied(attempt, verdict))
         elif trouble == "gradient" and self.recovery.scaling.is_ordinary_backoff(verdict.scale):
             self.recovery.ladder.backoff()
-            self._record(attempt, verdict, "backoff", applied=False)
+            self._telling.of_step(attempt, verdict, self.counters, "backoff", applied=False)
         else:
+            self.recovery.scaling.hold_floor()
             refusal = self._answer(self._facts(trouble, attempt, verdict), attempt, verdict)
             self._follow(refusal.result)
             self.conclude(refusal, None)
@@ -626,41 +549,24 @@ class Guard:
     def save(self, path: str | Path) -> Path:
         """Write everything the run needs to go on, atomically; refused if any of it is not finite."""
         self.settle()
-        path = Path(path)
         if self.window is not None and self.window.losses:
             raise CheckpointError(
                 f"{path} was not written: {len(self.window.losses)} micro-batches wait for their update, and their "
                 "gradients are in no checkpoint. Save after the update."
             )
-        saving.save(path, self.state, self._health, self.step_count, self._position, self.counters)
-        return path
-
-    def _save_if_possible(self) -> None:
-        """A periodic checkpoint that cannot be written is said, not raised: the training is worth more."""
-        try:
-            self._save_numbered()
-        except CheckpointError as error:
-            self._tell("warning", str(error))
-            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
-
-    def _save_numbered(self) -> Path:
-        return saving.save_numbered(self.run_dir / "snapshots", self.step_count, self._keep, self.save)
+        return self._upkeep.save(Path(path))
 
     def restore(self, path: str | Path, resume_lr: str = "checkpoint") -> None:
         """Load what `save` wrote, after verifying it. Says both rates if they differ; `resume_lr` decides:
         "checkpoint" goes on with the saved ones, "config" with those the optimizers have now."""
-        self._pending = self.window = None
-        self.step_count, text = saving.load(
-            Path(path), self.state, self._health, self._position, self.counters, resume_lr
-        )
-        self.watcher.forget()
-        self.recovery.keep(self.step_count)
-        self._tell("restore", text)
+        self._unseen.forget()
+        self.window = None
+        self._upkeep.restore(Path(path), resume_lr)
 
     def close(self) -> None:
         """Wait for the last verdict and close the record. Also done at exit."""
         self.settle()
-        _close(self._journal, self._progress)
+        self._telling.close()
 
     def __enter__(self) -> Guard:
         return self
@@ -675,8 +581,3 @@ class Guard:
         if any(each not in self.state.optimizers for each in chosen):
             raise ValueError("guard.step(optimizer=...) takes only optimizers that were given to the Guard")
         return chosen
-
-
-def _close(journal: Journal, progress: Progress) -> None:
-    progress.close()
-    journal.close()

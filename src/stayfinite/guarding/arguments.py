@@ -42,7 +42,7 @@ def check_arguments(
         raise ValueError(f"Guard(scheduler_interval={scheduler_interval!r}): choose 'step' or 'epoch'")
     for name, number in numbers_of_steps.items():
         if number < 0:
-            raise ValueError(f"Guard({name}={number}): a number from 0 on is needed; 0 means never")
+            raise ValueError(f"Guard({name}={number}): a positive number, or 0 for never")
     for scheduler in state.schedulers:
         if not hasattr(scheduler, "state_dict") or not hasattr(scheduler, "step"):
             raise TypeError(f"Guard(scheduler=...) takes torch schedulers; got a {type(scheduler).__name__}")

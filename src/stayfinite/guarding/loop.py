@@ -159,6 +159,7 @@ class WatchedLoop:
         if scaling.on and not any(scaling.is_unscaled(o) for o in self._guard.state.optimizers):
             self._guard.saw_scaled_clip()
             return None
+        self._guard.state.held_by(self._guard.state.optimizers)  # parameters added since have their names now
         reading = self._guard.watcher.read(list(self._guard.state.parameter_names))
         same = len(reading.gradients) == len(gradients) and all(
             mine is theirs for mine, theirs in zip(reading.gradients, gradients, strict=True)

@@ -57,6 +57,11 @@ class Scaling:
         lower = self.after_overflow(scale)
         return lower is not None and lower >= self.floor
 
+    def hold_floor(self) -> None:
+        """Lift a scale that has fallen through its floor."""
+        if self.on and self._scaler.get_scale() < self.floor:
+            self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": self.floor})
+
     def refused(self, *, overflow: bool) -> None:
         """A step was refused: remember the scaler as it is, for `settle_refusal`."""
         if self.on:
@@ -70,5 +75,5 @@ class Scaling:
         (before, overflow), self._before_refusal = self._before_refusal, None
         if not overflow:
             self._scaler.load_state_dict(before)
-        elif self._scaler.get_scale() < self.floor:
-            self._scaler.load_state_dict({**before, "scale": self.floor})
+        else:
+            self.hold_floor()

@@ -1,0 +1,80 @@
+"""Telling: what a run says, to a person on the terminal and to its record on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stayfinite.findings import Finding, Incident, Json, Severity
+from stayfinite.guarding.attempt import Attempt, StepResult
+from stayfinite.recover.ladder import Counters
+from stayfinite.report.progress import Progress
+from stayfinite.watch.journal import Journal
+from stayfinite.watch.verdict import Verdict
+
+
+class Telling:
+    """Counts the steps, too: a step exists once it is on record."""
+
+    def __init__(self, run_dir: Path, device: torch.device, listeners: Sequence[Any], *, quiet: bool) -> None:
+        self._journal = Journal(run_dir, device, listeners)
+        self._progress = Progress(quiet)
+        self.step = 0
+        self.path = self._journal.path
+
+    @property
+    def history(self) -> list[dict[str, Json]]:
+        return self._journal.history
+
+    def note(self, event: str, **facts: Any) -> None:
+        """For the record alone."""
+        self._journal.event(event, self.step, **facts)
+
+    def say(self, text: str) -> None:
+        """For the person alone; the record has it in the step's own line."""
+        self._progress.event(text)
+
+    def tell(self, event: str, text: str) -> None:
+        """For both."""
+        self.say(text)
+        self.note(event, what=text)
+
+    def finding(self, finding: Finding) -> None:
+        self.note("finding", finding=finding.to_json())
+        if finding.severity is not Severity.INFO:
+            self.say(f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}.")
+
+    def of_step(
+        self,
+        attempt: Attempt,
+        verdict: Verdict,
+        counters: Counters,
+        action: str,
+        *,
+        applied: bool,
+        what: str | None = None,
+    ) -> StepResult:
+        """Record a step and make its result."""
+        line = self._journal.step(self.step, verdict, attempt.rates, attempt.window.started, action, what)
+        self._progress.step(line, counters.to_dict())
+        result = StepResult(
+            self.step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components
+        )
+        self.step += 1
+        return result
+
+    def of_incident(self, incident: Incident, *, goes_on: bool) -> None:
+        """File a failure; show it the first time."""
+        if self._journal.incident(incident, goes_on=goes_on).times == 1:
+            self._progress.show(incident)
+
+    def quieten(self) -> None:
+        """Take the progress line off the terminal."""
+        self._progress.close()
+
+    def close(self) -> None:
+        self._progress.close()
+        self._journal.close()

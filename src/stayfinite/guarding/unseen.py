@@ -1,0 +1,45 @@
+"""sync=False: the device decides, the host learns of it one step later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stayfinite.guarding.attempt import Attempt
+from stayfinite.recover import consensus
+from stayfinite.recover.recovery import Recovery
+from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.watcher import Watcher
+
+
+class Unseen:
+    """Holds the one update whose verdict is still on its way."""
+
+    def __init__(self, recovery: Recovery, watcher: Watcher) -> None:
+        self._recovery, self._watcher = recovery, watcher
+        self._pending: Attempt | None = None
+
+    def update(self, attempt: Attempt, clip_norm: float | None) -> None:
+        """A fused optimizer with `found_inf` set leaves parameters, moments and step counts as they were."""
+        bad = attempt.numbers.bad()
+        attempt.numbers.send()
+        if clip_norm is not None:
+            attempt.reading.clip(clip_norm)
+        for optimizer in attempt.optimizers:
+            optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
+        try:
+            self._watcher.measure(attempt.make_update)
+        finally:
+            for optimizer in attempt.optimizers:
+                del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+        self._recovery.transaction.undo_where(bad.bool())
+        self._recovery.scaling.update()
+        self._pending = attempt
+
+    def settle(self, then: Callable[[Attempt, Verdict], object]) -> None:
+        """Wait for the verdict, if one is pending, and hand it over."""
+        if self._pending is not None:
+            attempt, self._pending = self._pending, None
+            then(attempt, attempt.numbers.verdict(consensus.rank()))
+
+    def forget(self) -> None:
+        self._pending = None

@@ -1,0 +1,99 @@
+"""Upkeep: what is done between two steps, when all state is whole. Looks, copies, saves; and the way back in."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from stayfinite.guarding import saving
+from stayfinite.guarding.health import Health
+from stayfinite.guarding.telling import Telling
+from stayfinite.recover import CheckpointError, consensus
+from stayfinite.recover.position import DataPosition
+from stayfinite.recover.recovery import Recovery
+from stayfinite.recover.state import TrainingState
+from stayfinite.watch.watcher import Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Steps between two of each; 0 means never. `keep`: how many numbered checkpoints stay."""
+
+    check: int
+    snapshot: int
+    save: int
+    keep: int
+
+
+class Upkeep:
+    """Owns the checkpoints and the position in the data."""
+
+    def __init__(
+        self,
+        state: TrainingState,
+        health: Health,
+        recovery: Recovery,
+        watcher: Watcher,
+        telling: Telling,
+        folder: Path,
+        intervals: Intervals,
+    ) -> None:
+        self._state, self._health, self._recovery, self._watcher = state, health, recovery, watcher
+        self._telling, self._folder, self._intervals = telling, folder, intervals
+        self._device = next(iter(state.parameter_names)).device
+        self._last = -1
+        self.position = DataPosition()
+
+    def before_step(self) -> None:
+        """Do what is due before this step, once."""
+        step, every = self._telling.step, self._intervals
+        if step == self._last:
+            return
+        self._last = step
+        if every.save and step and step % every.save == 0:
+            self._save_if_possible()
+        calm = self._recovery.ladder.failures_in_a_row == 0
+        if calm and every.snapshot and step % every.snapshot == 0:
+            if not consensus.any_rank(bool(self._health.bad()), self._device):
+                self._recovery.keep(step)
+        elif every.check and step % every.check == 0:
+            self._watcher.check_state(tensor for _, _, tensor in self._health.tensors())
+
+    def save(self, path: Path) -> Path:
+        """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
+        step, counters = self._telling.step, self._recovery.ladder.counters
+        saving.save(path, self._state, self._health, step, self.position, counters)
+        return path
+
+    def save_numbered(self) -> Path:
+        """The same under the step's number; older ones go."""
+        return saving.save_numbered(self._folder, self._telling.step, self._intervals.keep, self.save)
+
+    def _save_if_possible(self) -> None:
+        """A periodic checkpoint that cannot be written is said, not raised: the training is worth more."""
+        try:
+            self.save_numbered()
+        except CheckpointError as error:
+            self._telling.tell("warning", str(error))
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+    def restore(self, path: Path, resume_lr: str) -> None:
+        """Load a verified checkpoint into the live run, and say whose learning rates are used."""
+        counters = self._recovery.ladder.counters
+        self._telling.step, text = saving.load(
+            path, self._state, self._health, self.position, counters, resume_lr
+        )
+        self._watcher.forget()
+        self._recovery.keep(self._telling.step)
+        self._telling.tell("restore", text)
+
+    def clean_checkpoint(self) -> Path | None:
+        """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
+        if consensus.any_rank(bool(self._health.bad()), self._device) and self._recovery.last_good.available:
+            self._recovery.last_good.restore()
+        try:
+            return self.save_numbered()
+        except CheckpointError as error:
+            self._telling.tell("warning", str(error))
+            return None
