@@ -26,7 +26,7 @@ class Aftermath:
             with torch.no_grad():
                 copy_all([live for live, _ in self._averages], [saved for _, saved in self._averages])
         for optimizer, groups in zip(self._state.optimizers, self._groups, strict=False):
-            for group, saved in zip(optimizer.param_groups, groups, strict=True):
+            for group, saved in zip(optimizer.param_groups, groups, strict=False):
                 put_back_group(group, saved)
         for scheduler, state in zip(self._state.schedulers, self._schedulers, strict=False):
             scheduler.load_state_dict(state)

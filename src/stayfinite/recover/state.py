@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -57,6 +58,7 @@ class TrainingState:
         self.scaler = scaler
         self.averages: list[nn.Module] = as_list(ema)
         self.parameter_names = self._name_parameters()
+        self._held: dict[tuple[int, ...], tuple[list[int], list[Tensor]]] = {}
 
     def _name_parameters(self) -> dict[Tensor, str]:
         """Every parameter once, in the models' own order; those only an optimizer knows come last."""
@@ -69,6 +71,24 @@ class TrainingState:
                 for i, parameter in enumerate(group["params"]):
                     names.setdefault(parameter, f"optimizer{index}.group{g}.param{i}")
         return names
+
+    def held_by(self, optimizers: Sequence[Optimizer]) -> list[Tensor]:
+        """The parameters these optimizers hold now, in the models' own order, as clip_grad_norm_ would see them.
+
+        Looked up anew whenever they change: layers are unfrozen, replaced and added in the middle of runs.
+        """
+        key = tuple(map(id, optimizers))
+        groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
+        held = list(map(id, chain.from_iterable(groups)))
+        known = self._held.get(key)
+        if known is None or known[0] != held:
+            fresh = self._name_parameters()
+            self.parameter_names.clear()
+            self.parameter_names.update(fresh)
+            chosen = set(held)
+            known = held, [p for p in self.parameter_names if id(p) in chosen]
+            self._held[key] = known
+        return known[1]
 
     def buffer_slots(self) -> Iterator[tuple[str, nn.Module, str]]:
         """(name, owner, key) of every buffer of the models, persistent or not."""
@@ -166,7 +186,9 @@ class StateCopy:
                 del optimizer.state[parameter]
             for parameter, entry in outline["state"].items():
                 optimizer.state[parameter] = _copy_entry(entry)
-            for group, saved in zip(optimizer.param_groups, outline["groups"], strict=True):
+            for group, saved in zip(
+                optimizer.param_groups, outline["groups"], strict=False
+            ):  # added later: as it is
                 for key in [key for key in group if key != "params" and key not in saved]:
                     del group[key]
                 put_back_group(group, saved)
