@@ -132,7 +132,7 @@ def measure(path: Path, dtype: str, times: int) -> bool:
     memory = 0.0
     for _ in range(times):  # in turn, so that whatever else the machine does falls on all of them
         for what in seconds:
-            result = child(what, path, 1 if what == "isnan" else 2)
+            result = child(what, path, 1 if what == "isnan" else 5)
             seconds[what] = min(seconds[what], result["seconds"])
             memory = max(memory, result.get("megabytes", 0.0))
     speed = {what: nbytes / best / 1e9 for what, best in seconds.items()}
