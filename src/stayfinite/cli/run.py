@@ -29,6 +29,7 @@ import click
     "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
 )
 @click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--trace-from-step", type=int, default=None, hidden=True)
 @click.option("--stop-after-step", type=int, default=None, hidden=True)
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -41,6 +42,7 @@ def command(
     form: str,
     output: Path | None,
     max_incidents: int,
+    trace_from_step: int | None,
     stop_after_step: int | None,
     target: str,
     arguments: tuple[str, ...],
@@ -72,6 +74,7 @@ def command(
         max_incidents=max_incidents,
         policy=policy,
         clip=clip,
+        trace_from_step=trace_from_step,
         stop_after_step=stop_after_step,
     )
     from stayfinite.report.incident import print_report

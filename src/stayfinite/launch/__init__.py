@@ -38,8 +38,6 @@ def run(options: Options, report: Callable[[list[Incident], list[str]], None]) -
         report(incidents, remarks)
 
     _flush_before_hard_exit(finish)
-    if options.stop_after_step is not None:
-        _stop_after(session, options.stop_after_step)
     session.start()
     outcome = run_as_main(options.target, options.arguments, module=options.module)
     finish(outcome)
@@ -62,26 +60,13 @@ def _conclude(
             f"The failure could not be located: {obstacle}.",
         ]
     print("stayfinite: the run failed; running the script again to find where.", file=sys.stderr, flush=True)
-    located = second_run.run_again(options, beginning, session.failing_step)
+    located = second_run.run_again(options, beginning, session.failing_step, session.seconds_to_failure)
     if located:
         return located, remarks
     return [*session.unlocated(), *incidents], [
         *remarks,
         "A second, traced run did not fail in the same way.",
     ]
-
-
-def _stop_after(session: Session, step: int) -> None:
-    """In a second run nothing is of interest once the failing step is over."""
-    inner = session.observers.optimizers.after_step
-
-    def after_step(optimizer: object) -> None:
-        if inner is not None:
-            inner(optimizer)  # type: ignore[arg-type]
-        if session.log.step > step:
-            os._exit(0)  # through the replaced _exit: what was found is written first
-
-    session.observers.optimizers.after_step = after_step
 
 
 def _flush_before_hard_exit(finish: Callable[[Outcome], None]) -> None:

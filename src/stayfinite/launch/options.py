@@ -22,5 +22,5 @@ class Options:
     max_incidents: int = 10
     policy: str | None = None
     clip: float | None = None
-    second_run: bool = False  # this is the second run: stop once the failure is located
-    stop_after_step: int | None = None
+    trace_from_step: int | None = None  # in a second run: trace from here on
+    stop_after_step: int | None = None  # in a second run: nothing after this step is of interest

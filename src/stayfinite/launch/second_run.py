@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from stayfinite.launch.options import Options
 
 STATE_VARIABLE = "STAYFINITE_SECOND_RUN_STATE"
 _SLOWDOWN, _AT_LEAST = 15.0, 120.0  # a traced step costs several plain ones
+_SHORT = 20.0  # seconds to the failure: so much may be traced from its beginning
+_STEPS_BEFORE = 2
 
 
 class Beginning:
@@ -26,7 +27,6 @@ class Beginning:
     def __init__(self) -> None:
         self.python = random.getstate()
         self.numpy = _numpy_random().get_state() if _numpy_random() is not None else None
-        self.started = time.monotonic()
 
     def save(self, path: Path) -> None:
         path.write_bytes(pickle.dumps((self.python, self.numpy)))
@@ -57,16 +57,35 @@ def possible() -> str | None:
     return None
 
 
-def run_again(options: Options, beginning: Beginning, failing_step: int) -> list[Incident]:
-    """Run the script again under the tracer; its output is thrown away. [] when it did not fail again."""
+def run_again(options: Options, beginning: Beginning, failing_step: int, seconds: float) -> list[Incident]:
+    """Run the script again under the tracer; its output is thrown away. [] when it did not fail again.
+
+    A run that failed early is traced from its first op. One that took long is traced from shortly before the
+    failing step, and from the first op only if the bad value turns out to be older than that.
+    """
+    first = failing_step - _STEPS_BEFORE if seconds > _SHORT else 0
+    found = _run(options, beginning, failing_step, max(0, first), seconds)
+    if first > 0 and any(_came_from_before(incident) for incident in found):
+        found = _run(options, beginning, failing_step, 0, seconds) or found
+    return found
+
+
+def _came_from_before(incident: Incident) -> bool:
+    """The bad value was in the weights already when tracing began."""
+    return incident.birth is not None and incident.birth.op in ("parameter", "buffer", "state", "outside")
+
+
+def _run(
+    options: Options, beginning: Beginning, failing_step: int, first: int, seconds: float
+) -> list[Incident]:
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
         state, output = Path(folder, "random"), Path(folder, "incidents.json")
         beginning.save(state)
         command = [sys.executable, "-m", "stayfinite", "run", "--trace", "always", "--format", "json"]
         command += ["--output", str(output), "--stop-after-step", str(failing_step + 1)]
+        command += ["--trace-from-step", str(first)] if first else []
         command += ["--max-incidents", str(options.max_incidents)]
         command += [*(["-m"] if options.module else []), options.target, *options.arguments]
-        took = time.monotonic() - beginning.started
         try:
             subprocess.run(
                 command,
@@ -74,7 +93,7 @@ def run_again(options: Options, beginning: Beginning, failing_step: int) -> list
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                timeout=max(_AT_LEAST, _SLOWDOWN * took),
+                timeout=max(_AT_LEAST, _SLOWDOWN * seconds),
                 check=False,
             )
         except subprocess.TimeoutExpired:

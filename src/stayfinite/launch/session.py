@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+
+from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
 from stayfinite.findings.incident import TRIGGERS
@@ -37,20 +40,25 @@ class Session:
     def start(self) -> None:
         self.observers.install()
         self.watch.install()
-        if self.options.trace != "never":
+        if self.options.trace == "always" and self.options.trace_from_step:
+            self.tracer.listen_to_optimizers()
+        elif self.options.trace != "never":
             self.tracer.start()
-        if self.options.trace == "failure":
+        self._inner_after_step = self.observers.optimizers.after_step
+        self.observers.optimizers.after_step = self._after_step
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        if self._inner_after_step is not None:
+            self._inner_after_step(optimizer)
+        options = self.options
+        if options.trace == "failure" and self.tracer.active:
             # A script that steps an optimizer is a training loop: from here on watching is enough, and a failure
             # is located by a second run. A script without steps is traced to its end.
-            inner = self.observers.optimizers.after_step
-
-            def after_step(optimizer: object) -> None:
-                if inner is not None:
-                    inner(optimizer)  # type: ignore[arg-type]
-                if self.tracer.active:
-                    self.tracer.stop(inside_optimizer_hook=True)
-
-            self.observers.optimizers.after_step = after_step
+            self.tracer.stop(inside_optimizer_hook=True)
+        elif options.trace_from_step is not None and self.log.step >= options.trace_from_step:
+            self.tracer.start()
+        if options.stop_after_step is not None and self.log.step > options.stop_after_step:
+            os._exit(0)  # through the replaced _exit: what was found is written first
 
     def finish(self, outcome: Outcome) -> list[Incident]:
         """Judge what was seen and say what failed."""
@@ -81,6 +89,10 @@ class Session:
     def failing_step(self) -> int:
         """The last step at which an untraced failure was first seen."""
         return max((s.step for s in self.failures() if s.evidence is None), default=self.log.step)
+
+    @property
+    def seconds_to_failure(self) -> float:
+        return max((s.seconds for s in self.failures() if s.evidence is None), default=0.0)
 
     def unlocated(self) -> list[Incident]:
         """Failures without a birth, told from what was watched alone."""

@@ -18,6 +18,7 @@ class Suspicion:
     expected: bool = False  # a scaled gradient that the GradScaler skips
     caught: bool = False  # an exception that the script caught
     progress: bool = False  # afterwards the same went well, or training went on
+    seconds: float = 0.0  # since the run began
     count: int = 1
 
     @property

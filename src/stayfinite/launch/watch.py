@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -241,5 +242,6 @@ class Watch:
                 expected=expected,
                 caught=caught,
                 progress=went_on,
+                seconds=time.monotonic() - self.log.started,
             )
         )

@@ -16,7 +16,7 @@ from stayfinite.replay.journal import Entry
 from stayfinite.replay.running import Running
 from stayfinite.replay.sites import Site
 
-COMPARES = {"gt", "lt", "ge", "le"}
+COMPARES = {"gt", "lt", "ge", "le", "eq"}
 _ARRIVALS_KEPT = 10_000
 _ROUNDED_KEPT = 16
 _WHOLE_UP_TO = {torch.bfloat16: 256.0, torch.float16: 2048.0}  # larger whole numbers are rounded

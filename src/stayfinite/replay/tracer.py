@@ -101,11 +101,7 @@ class Tracer:
         self.active = True
         _LIVING.add(self)
         self.follower.modules.watch()
-        if not self._hooks:
-            self._hooks = [
-                register_optimizer_step_pre_hook(self._optimizer_begins),
-                register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
+        self.listen_to_optimizers()
         push_mode(self._calls)
         push_mode(self._ops)
         self._undo = [
@@ -114,6 +110,14 @@ class Tracer:
             lambda: pop_mode(self._calls),
             self.follower.modules.stop,
         ]
+
+    def listen_to_optimizers(self) -> None:
+        """Needed before `start` only when that is called inside of an optimizer's hook."""
+        if not self._hooks:
+            self._hooks = [
+                register_optimizer_step_pre_hook(self._optimizer_begins),
+                register_optimizer_step_post_hook(self._optimizer_ends),
+            ]
 
     def stop(self, *, inside_optimizer_hook: bool = False) -> None:
         """Stop following; what was seen stays."""
