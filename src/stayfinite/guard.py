@@ -31,7 +31,7 @@ from stayfinite.recover import CheckpointError, Policy, RunStopped, consensus
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import Models, TrainingState, update_average
-from stayfinite.report.refusal import sentence
+from stayfinite.report.refusal import cause_and_fix, sentence
 from stayfinite.watch.environment import environment
 from stayfinite.watch.losses import Loss, as_loss, require_gradient
 from stayfinite.watch.verdict import Verdict
@@ -445,8 +445,11 @@ class Guard:
         saved = self._upkeep.clean_checkpoint()
         where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
         counts = self.counters
+        hopeless = counts.applied == 0 and counts.skipped > 3
+        so_far = " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
         message = (
-            f"{self.recovery.ladder.reason_to_stop()} at step {self.step_count - 1}: {why}. "
+            f"{self.recovery.ladder.reason_to_stop()} at step {self.step_count - 1}: {why}."
+            f"{cause_and_fix(self._telling.explained)}{so_far} "
             f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "
             f"{where} The record is {self._telling.path}."
         )

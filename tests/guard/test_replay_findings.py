@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from stayfinite import Guard
+from stayfinite import Guard, RunStopped
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +77,19 @@ def test_state_that_was_bad_before_the_step_stays_the_cause(tmp_path: Path) -> N
     running[0] = torch.nan
     result = guard.step(lambda: model(x).square().mean(), batch=x)
     assert result.incident is not None and result.incident.findings[0].cause == "STATE_POISONED"
+
+
+def test_a_run_that_fails_at_every_step_says_so_and_why(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4).half()
+    guard = Guard(model, torch.optim.AdamW(model.parameters(), 1e-3), run_dir=tmp_path, quiet=True)
+    x = torch.randn(16, 8).half() * 1e-2
+    with pytest.raises(RunStopped) as stopped:
+        for _ in range(20):
+            guard.step(lambda: model(x).float().square().mean(), batch=x)
+    message = str(stopped.value)
+    assert "Cause: STA021 half-optimizer-update" in message and "Fix: keep float32" in message
+    assert f"It began at {Path(__file__).name}:" in message
+    assert "No update could be applied at all" in message
+    saved = torch.load(stopped.value.checkpoint, weights_only=True)
+    assert saved is not None

@@ -24,6 +24,7 @@ class Telling:
         self._progress = Progress(quiet)
         self.step = 0
         self.path = self._journal.path
+        self.explained: Incident | None = None  # the last failure whose birth was found
 
     @property
     def history(self) -> list[dict[str, Json]]:
@@ -68,6 +69,8 @@ class Telling:
 
     def of_incident(self, incident: Incident, *, goes_on: bool) -> None:
         """File a failure; show it the first time."""
+        if incident.birth is not None or self.explained is None:
+            self.explained = incident
         if self._journal.incident(incident, goes_on=goes_on).times == 1:
             self._progress.show(incident)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from stayfinite.findings import TensorSummary
+from stayfinite.findings import Incident, TensorSummary
 from stayfinite.findings.subjects.refused_step import RefusedStep
 
 
@@ -25,6 +26,15 @@ def sentence(step: RefusedStep) -> str:
     if step.norm_overflowed:
         return f"the gradient norm overflowed although every gradient is finite{where}"
     return f"the gradient is not finite{where}: {_listed(step.gradients)}{_batch(step)}"
+
+
+def cause_and_fix(incident: Incident | None) -> str:
+    """For the last message of a run: where it began, why, and what to do. Empty if that is not known."""
+    if incident is None or not incident.findings:
+        return ""
+    birth, first = incident.birth, incident.findings[0]
+    place = f" It began at {Path(birth.file).name}:{birth.line}." if birth and birth.file else ""
+    return f"{place} Cause: {first.code} {first.name}, {first.message}. Fix: {first.fix}."
 
 
 def _components(step: RefusedStep) -> str:
