@@ -446,7 +446,9 @@ class Guard:
         where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
         counts = self.counters
         hopeless = counts.applied == 0 and counts.skipped > 3
-        so_far = " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
+        so_far = (
+            " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
+        )
         message = (
             f"{self.recovery.ladder.reason_to_stop()} at step {self.step_count - 1}: {why}."
             f"{cause_and_fix(self._telling.explained)}{so_far} "
