@@ -15,9 +15,8 @@ import pytest
 import torch
 
 from guard.saving_nursery import build
-from stayfinite.recover.archive import tensors_in_payload
+from stayfinite.checkpoint import verify
 from stayfinite.recover.checkpoint import numbered, read
-from stayfinite.watch.finite import all_finite
 
 KILLS = 20
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
@@ -54,7 +53,7 @@ def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess
         left_over = list(snapshots.glob(".*.tmp"))
         for path in numbered(snapshots):
             payload = read(path)
-            assert all_finite([tensor for _, tensor in tensors_in_payload(payload)])
+            assert verify(payload).bad_tensors == []
             assert payload["step"] == int(path.stem.removeprefix("step-"))
         checkpoints = numbered(snapshots)
         if newest_step:

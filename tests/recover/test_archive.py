@@ -188,6 +188,6 @@ def test_state_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
     before = path.read_bytes()
     with torch.no_grad():
         run.model.weight[0, 1] = float("inf")
-    with pytest.raises(CheckpointError, match=r"parameter weight holds 0 NaN and 1 Inf.*untouched"):
+    with pytest.raises(CheckpointError, match=r"model.weight holds 0 NaN and 1 Inf.*untouched"):
         run.guard.save(path)
     assert path.read_bytes() == before

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stayfinite.checkpoint import verify
 from stayfinite.findings import TensorSummary
-from stayfinite.recover.archive import tensors_in_payload
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.finite import all_finite, nonfinite, summarize
 
@@ -59,10 +60,15 @@ class Health:
         )
 
     def bad_in(self, payload: dict[str, Any]) -> list[TensorSummary]:
-        """The tensors of a checkpoint's payload that are not finite, masks aside."""
-        allowed = self._masks | {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
+        """The tensors of a checkpoint that are not finite, found by the checkpoint doctor; masks aside."""
+        allowed = {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
+        allowed |= {
+            re.sub(r"^ema(\d*)\.", lambda found: f"ema.{found[1] or 0}.", name) for name in self._masks
+        }
         return [
-            bad for bad in nonfinite(tensors_in_payload(payload)) if bad.nan > 0 or bad.name not in allowed
+            TensorSummary(tensor.name, tensor.shape, tensor.dtype, nan=found.nan, inf=found.inf)
+            for tensor in verify(payload, only=()).bad_tensors
+            if (found := tensor.statistics) is not None and (found.nan or tensor.name not in allowed)
         ]
 
 

@@ -17,14 +17,14 @@ def save(
     path: Path, state: TrainingState, health: Health, step: int, position: DataPosition, counters: Counters
 ) -> None:
     """Write everything a run needs to go on, or say what of it is not finite and write nothing."""
-    bad = health.bad()
+    payload = archive.pack(state, step, position.state_dict(), {"counters": counters.to_dict()})
+    bad = health.bad_in(payload)
     if bad:
-        kind, first = bad[0]
         raise CheckpointError(
-            f"{path} was not written: {kind} {first.name} holds {first.nan} NaN and {first.inf} Inf"
+            f"{path} was not written: {bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf"
             f"{_and_more(len(bad))}. A checkpoint that was there before is untouched."
         )
-    checkpoint.write(path, archive.pack(state, step, position.state_dict(), {"counters": counters.to_dict()}))
+    checkpoint.write(path, payload)
 
 
 def load(

@@ -10,7 +10,7 @@ from torch import Tensor
 from stayfinite.recover.checkpoint import FORMAT, CheckpointError
 from stayfinite.recover.rates import Rate, factors_to, rates_of, scale_rates
 from stayfinite.recover.rng import RngState
-from stayfinite.recover.state import TrainingState, named_averages
+from stayfinite.recover.state import TrainingState
 
 
 def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any]) -> dict[str, Any]:
@@ -76,27 +76,6 @@ def unpack(payload: dict[str, Any], state: TrainingState, resume_lr: str) -> tup
         scale_rates(state.optimizers, state.schedulers, factors_to(now, configured, state.optimizers))
     RngState.from_saved(payload["rng"]).restore()
     return configured, stored
-
-
-def tensors_in_payload(payload: dict[str, Any]) -> list[tuple[str, Tensor]]:
-    """Every tensor of a payload with its path, for a look before it is loaded. Random states are bytes, not numbers."""
-    found: list[tuple[str, Tensor]] = []
-
-    def walk(path: str, value: Any) -> None:
-        if isinstance(value, Tensor):
-            found.append((path, value))
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                walk(f"{path}.{key}" if path else str(key), item)
-        elif isinstance(value, (list, tuple)):
-            for index, item in enumerate(value):
-                walk(f"{path}[{index}]", item)
-
-    for part in ("model", "buffers", "optimizers"):
-        walk(part, payload[part])
-    for name, average in named_averages(payload["ema"]):
-        walk(name, average)
-    return found
 
 
 def _check_counts(payload: dict[str, Any], state: TrainingState) -> None:
