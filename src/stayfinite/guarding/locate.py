@@ -19,6 +19,7 @@ from stayfinite.findings.subjects.run_record import OptimizerFacts, StepRecord
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.facts import incident_of
 from stayfinite.recover.recovery import Recovery
+from stayfinite.recover.rng import RngState
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.losses import as_loss
@@ -54,7 +55,8 @@ class Replay:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """The state as it was before the step, and once more so afterwards."""
+        """The state as it was before the step, and once more so afterwards; random numbers as the policy left them."""
+        rng = RngState.capture()
         self._recovery.transaction.undo(restore_rng=True)
         self._clear()
         try:
@@ -62,7 +64,8 @@ class Replay:
         finally:
             self._tracer.stop()
             self._clear()
-            self._recovery.transaction.undo(restore_rng=True)
+            self._recovery.transaction.undo(restore_rng=False)
+            rng.restore()
 
     def _clear(self) -> None:
         for optimizer in self._optimizers:
