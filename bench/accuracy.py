@@ -1,25 +1,25 @@
 """How often a failure is found, at the right line, with the right cause; and how often a healthy run is accused.
 
-Usage: python bench/accuracy.py --cases DIR [--peers] [--jobs 2] [--only ID ...]
+Usage: python bench/accuracy.py --cases DIR [--peers] [--only ID ...] [--json FILE] [--options ...]
 
-DIR holds `<id>.py`, `<id>.fixed.py` and `truth.jsonl`, one line a case: id, kind, birth_lines, accept_taxonomy,
-fixed_handled. Every script runs in its own process, unchanged, with the default options of `stayfinite run`.
+DIR holds `<id>.py`, `<id>.fixed.py` and `truth.jsonl`, one line a case: id, kind, birth_lines, accept_taxonomy.
+Every script runs unchanged in a process of its own, forked from one that has torch loaded, with the default
+options of `stayfinite run`. The peers run on the same scripts in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 300
+from peers import PEERS, PeerVerdict, run_peer
 
 
 @dataclass
@@ -31,27 +31,34 @@ class Result:
     truth: dict[str, Any]
     incidents: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
+    exit_code: int = 0
+    peers: dict[str, PeerVerdict] = field(default_factory=dict)
 
     @property
     def failing(self) -> bool:
         return self.script == f"{self.case}.py" and self.truth["kind"] != "control"
 
     @property
+    def accused(self) -> dict[str, Any] | None:
+        """The first incident with a finding at error level."""
+        return next((i for i in self.incidents if any(f["severity"] == "error" for f in i["findings"])), None)
+
+    @property
     def errors(self) -> list[dict[str, Any]]:
-        """Findings at error level, of the first incident that has one, best first."""
-        for incident in self.incidents:
-            found = [f for f in incident["findings"] if f["severity"] == "error"]
-            if found:
-                return found
-        return []
+        """Its findings at error level, best first."""
+        incident = self.accused
+        return [f for f in incident["findings"] if f["severity"] == "error"] if incident else []
 
     @property
     def lines(self) -> list[int]:
         """The line of the birth, or of the first finding where nothing was born."""
-        for incident in self.incidents:
-            if incident["birth"] and incident["birth"]["line"]:
-                return [incident["birth"]["line"]]
-        return [f["line"] for f in self.errors[:1] if f["line"]]
+        incident = self.accused
+        if incident is None:
+            return []
+        birth = incident["birth"]
+        return (
+            [birth["line"]] if birth and birth["line"] else [f["line"] for f in self.errors[:1] if f["line"]]
+        )
 
     @property
     def right_line(self) -> bool:
@@ -62,79 +69,142 @@ class Result:
         return any(cause in self.truth["accept_taxonomy"] for cause in causes[:among])
 
 
-def run_stayfinite(script: Path, output: Path, options: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
-    """Run one script under `stayfinite run`; its incidents, and what went wrong."""
-    command = [sys.executable, "-m", "stayfinite", "run", "--format", "json", "--output", str(output), *options]
-    try:
-        done = subprocess.run([*command, script.name], cwd=script.parent, capture_output=True, text=True, timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return [], f"took longer than {TIMEOUT} s"
+def in_fork(work: Callable[[], int], log: Path, folder: Path) -> int:
+    """Run `work` in a forked child in `folder`, its output going to `log`; returns the exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            os.chdir(folder)
+            stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(stream, 1)
+            os.dup2(stream, 2)
+            code = work()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_stayfinite(result: Result, cases: Path, work: Path, options: Sequence[str]) -> None:
+    """Run one script under `stayfinite run` and read what it wrote."""
+    output, log = work / f"{result.script}.json", work / f"{result.script}.log"
+
+    def command() -> int:
+        from stayfinite.cli import main
+
+        asked = ["run", "--format", "json", "--output", str(output), *options, result.script]
+        try:
+            main(asked, standalone_mode=False)
+        except SystemExit as leaving:
+            return leaving.code if isinstance(leaving.code, int) else 1
+        return 0
+
+    result.exit_code = in_fork(command, log, cases)
+    said = log.read_text(errors="replace")
     if not output.exists():
-        return [], f"wrote nothing: {done.stderr.strip().splitlines()[-1:] or 'no message'}"
-    problem = next((line for line in done.stderr.splitlines() if "problem of its own" in line), None)
-    return json.loads(output.read_text())["incidents"], problem
+        result.problem = "wrote nothing: " + (said.strip().splitlines() or ["no message"])[-1]
+        return
+    result.incidents = json.loads(output.read_text())["incidents"]
+    result.problem = next((line for line in said.splitlines() if "problem of its own" in line), None)
 
 
-def measure(cases: Path, only: Sequence[str], jobs: int, options: Sequence[str]) -> list[Result]:
+def measure(cases: Path, only: Sequence[str], options: Sequence[str], peers: Sequence[str]) -> list[Result]:
     truths = [json.loads(line) for line in (cases / "truth.jsonl").read_text().splitlines() if line.strip()]
-    scripts = [
+    results = [
         Result(truth["id"], name, truth)
         for truth in truths
         if not only or truth["id"] in only
         for name in (f"{truth['id']}.py", f"{truth['id']}.fixed.py")
         if (cases / name).exists()
     ]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-
-        def one(result: Result) -> Result:
-            output = Path(folder, result.script + ".json")
-            result.incidents, result.problem = run_stayfinite(cases / result.script, output, options)
-            return result
-
-        return list(pool.map(one, scripts))
+    with tempfile.TemporaryDirectory() as folder:
+        for result in results:
+            run_stayfinite(result, cases, Path(folder), options)
+            for peer in peers:
+                verdict = Path(folder, f"{result.script}.{peer}")
+                in_fork(
+                    lambda p=peer, r=result, v=verdict: run_peer(p, r.script, v), Path(folder, "log"), cases
+                )
+                result.peers[peer] = PeerVerdict.read(verdict)
+    return results
 
 
 def share(hits: int, total: int) -> str:
     return f"{hits}/{total} ({hits / total:.0%})" if total else "-"
 
 
-def table(results: list[Result], peers: dict[str, list[bool]]) -> None:
-    failing = [r for r in results if r.failing]
-    healthy = [r for r in results if not r.failing]
+def print_table(results: list[Result], peers: Sequence[str]) -> None:
+    failing, healthy = [r for r in results if r.failing], [r for r in results if not r.failing]
+    born = [r for r in failing if r.truth["birth_lines"]]
     for r in failing:
         found = ", ".join(f"{f['cause']} {f['confidence']:.2f}" for f in r.errors[:3]) or "nothing"
         marks = ("line" if r.right_line else "LINE") + " " + ("cause" if r.right_cause(1) else "CAUSE")
-        print(f"{r.case:38} {marks:11} lines {r.lines} of {r.truth['birth_lines']}: {found}{'  ! ' + r.problem if r.problem else ''}")
+        print(f"{r.case:38} {marks:11} line {r.lines} of {r.truth['birth_lines']}: {found} {r.problem or ''}")
     for r in healthy:
         if r.errors or r.problem:
             print(f"{r.script:38} FALSE ALARM {[(f['code'], f['line']) for f in r.errors]} {r.problem or ''}")
-    born = [r for r in failing if r.truth["birth_lines"]]
-    print()
-    print(f"{'':22} {'detected':>14} {'right line':>14} {'right cause':>14} {'in first 3':>14} {'false alarms':>14}")
-    print(
-        f"{'stayfinite run':22} {share(sum(bool(r.errors) for r in failing), len(failing)):>14}"
-        f" {share(sum(r.right_line for r in born), len(born)):>14}"
-        f" {share(sum(r.right_cause(1) for r in failing), len(failing)):>14}"
-        f" {share(sum(r.right_cause(3) for r in failing), len(failing)):>14}"
-        f" {share(sum(bool(r.errors) for r in healthy), len(healthy)):>14}"
-    )
-    for name, (detected, right, alarms) in peers.items():
-        print(
-            f"{name:22} {share(sum(detected), len(detected)):>14} {share(sum(right), len(right)):>14}"
-            f" {'names none':>14} {'':>14} {share(sum(alarms), len(alarms)):>14}"
+    heads = ("", "detected", "right line", "right cause", "in first 3", "false alarms")
+    print("\n" + f"{heads[0]:24}" + "".join(f"{head:>15}" for head in heads[1:]))
+    rows = [
+        (
+            "stayfinite run",
+            share(sum(bool(r.errors) for r in failing), len(failing)),
+            share(sum(r.right_line for r in born), len(born)),
+            share(sum(r.right_cause(1) for r in failing), len(failing)),
+            share(sum(r.right_cause(3) for r in failing), len(failing)),
+            share(sum(bool(r.errors) for r in healthy), len(healthy)),
         )
+    ]
+    for peer in peers:
+        rows.append(
+            (
+                peer,
+                share(sum(r.peers[peer].alarm for r in failing), len(failing)),
+                share(sum(r.peers[peer].line in r.truth["birth_lines"] for r in born), len(born)),
+                "names none",
+                "",
+                share(sum(r.peers[peer].alarm for r in healthy), len(healthy)),
+            )
+        )
+    for row in rows:
+        print(f"{row[0]:24}" + "".join(f"{cell:>15}" for cell in row[1:]))
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """One result for programs (the tests read it)."""
+    return {
+        "script": result.script,
+        "failing": result.failing,
+        "exit_code": result.exit_code,
+        "lines": result.lines,
+        "right_line": result.right_line,
+        "causes": list(dict.fromkeys(f["cause"] for f in result.errors)),
+        "right_cause": result.right_cause(1),
+        "samples": result.accused["birth"]["samples"] if result.accused and result.accused["birth"] else [],
+        "errors": [f["code"] for f in result.errors],
+        "incidents": len(result.incidents),
+        "problem": result.problem,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--peers", action="store_true", help="also run the peers on the same scripts")
+    parser.add_argument("--json", type=Path, help="write the results here as well")
     parser.add_argument("--options", nargs="*", default=[], help="further options of stayfinite run")
     asked = parser.parse_args()
-    results = measure(asked.cases.resolve(), asked.only, asked.jobs, asked.options)
-    table(results, {})
+    import torch
+
+    torch.set_num_threads(1)  # a fork must not inherit a pool of threads
+    peers = [name for name, available in PEERS.items() if asked.peers and available()]
+    results = measure(asked.cases.resolve(), asked.only, asked.options, peers)
+    print_table(results, peers)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps([as_json(result) for result in results], indent=1))
 
 
 if __name__ == "__main__":
