@@ -8,6 +8,7 @@ from statistics import median
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import StepRecord
 from stayfinite.rules.evidence import at
 
 _JUMP = 30.0
@@ -18,8 +19,9 @@ class OneBatchJump(Rule[FailedStep]):
     """The steps before were calm, and this one batch makes the loss or its gradient jump.
 
     ## What it finds
-    A failing step whose last finite loss or gradient norm is 30 times the median of at least five calm steps
-    before it, or whose inputs are.
+    A failing step whose loss, gradient norm or inputs are 30 times the median of at least five calm steps before
+    it; and, in a run that stayed finite, an applied step whose loss and gradient norm are both a hundred times
+    the largest before.
 
     ## Why it is bad
     One such update can undo hours of training, and the moments carry it on. It is the batch, not the rate: the
@@ -44,30 +46,65 @@ class OneBatchJump(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if len(subject.history) <= _HEALTHY_STEPS or (subject.complete and subject.trigger != "spike"):
+        if subject.complete and not subject.births:
+            yield from self._applied_spike(subject)
+            return
+        if len(subject.history) <= _HEALTHY_STEPS:
             return
         jumped = [
-            (name, value, usual)
-            for name, values in (
-                ("loss", [abs(r.loss) if r.loss is not None else None for r in subject.history]),
-                ("gradient norm", [r.grad_norm for r in subject.history]),
-                ("largest input", [r.input_absmax for r in subject.history]),
-            )
+            (name, *found)
+            for name, values in _quantities(subject.history)
             if (found := _jump(values)) is not None
-            for value, usual in (found,)
         ]
         if not jumped:
             return
         name, value, usual = jumped[0]
         birth = subject.birth
-        spike = subject.trigger == "spike" and birth is None
+        by_input = jumped[-1][0] == "largest input"
         yield self.finding(
             f"the {name} jumped to {value:.3g} in one step, from a calm {usual:.3g}",
             fix="skip this batch and look at its samples; if the update was applied, roll back to the step before",
             evidence={name: {"value": value, "usual": usual} for name, value, usual in jumped},
-            confidence=0.85 if spike or jumped[-1][0] == "largest input" else 0.6,
+            confidence=0.85 if birth is None or by_input else 0.6,
             **(at(birth) if birth is not None else {"file": None, "line": None}),
         )
+
+    def _applied_spike(self, step: FailedStep) -> Iterator[Finding]:
+        """A finished, finite run in which one batch was applied that stood far above everything before it."""
+        records = [r for r in step.history if r.applied and r.loss is not None and r.grad_norm is not None]
+        first = [abs(r.loss) for r in step.first_steps if r.loss is not None]
+        stepped = step.optimizers[0].stepped if step.optimizers else None
+        for position in range(_HEALTHY_STEPS + 3, len(records)):
+            before, now = records[:position], records[position]
+            loss = _stands_out([r.loss for r in before], now.loss)
+            norm = _stands_out([r.grad_norm for r in before], now.grad_norm)
+            # A loss that is small beside the first ones of the run is no damage, however far it jumped.
+            if loss is None or norm is None or loss[0] <= max(first, default=0.0):
+                continue
+            yield self.finding(
+                f"step {now.step} was applied with a loss of {loss[0]:.3g} (before: {loss[1]:.3g}) and a gradient norm "
+                f"of {norm[0]:.3g} (before: {norm[1]:.3g}): one batch stands out",
+                fix="skip such a batch before the step (compare it with recent steps) and look at its samples",
+                evidence={"step": now.step, "loss": loss[0], "grad_norm": norm[0], "input": now.input_absmax},
+                confidence=0.85,
+                file=stepped.file if stepped else None,
+                line=stepped.line if stepped else None,
+            )
+            return
+
+
+def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float | None]]]:
+    yield "loss", [abs(r.loss) if r.loss is not None else None for r in history]
+    yield "gradient norm", [r.grad_norm for r in history]
+    yield "largest input", [r.input_absmax for r in history]
+
+
+def _stands_out(before: Sequence[float | None], now: float | None) -> tuple[float, float] | None:
+    """The value and the largest before it, when it is a hundred times as large."""
+    known = [abs(value) for value in before if value is not None and math.isfinite(value)]
+    if now is None or not math.isfinite(now) or len(known) < _HEALTHY_STEPS:
+        return None
+    return (abs(now), max(known)) if abs(now) > 100 * max(known) else None
 
 
 def _jump(values: Sequence[float | None]) -> tuple[float, float] | None:

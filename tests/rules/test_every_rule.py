@@ -1,0 +1,46 @@
+"""One conformance test over all rules: a complete page, a well-formed code, a unique name, a known cause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stayfinite.findings import CAUSES, FAMILIES, Rule, all_rules
+
+HEADINGS = [
+    "What it finds",
+    "Why it is bad",
+    "Example",
+    "The fix",
+    "The popular fix that does not work",
+    "References",
+]
+RULES = all_rules()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
+def test_a_rule_is_complete(rule: Rule[Any]) -> None:
+    assert re.fullmatch(r"[A-Z]{3}\d{3}", rule.code)
+    assert rule.code[:3] in FAMILIES
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+    assert rule.cause in CAUSES
+    assert re.findall(r"^## (.+)$", rule.page(), flags=re.MULTILINE) == HEADINGS
+    assert rule.summary().endswith(".")
+    for heading in HEADINGS:
+        assert rule.section(heading), heading
+    assert rule.subject_type() is not object
+
+
+def test_names_and_files_are_unique() -> None:
+    names = Counter(rule.name for rule in RULES)
+    assert [name for name, count in names.items() if count > 1] == []
+    modules = Counter(type(rule).__module__ for rule in RULES)
+    assert [module for module, count in modules.items() if count > 1] == []
+
+
+def test_every_cause_that_a_run_can_show_has_a_rule() -> None:
+    covered = {rule.cause for rule in RULES}
+    assert set(CAUSES) - covered <= {"LIB_REGRESSION"}
