@@ -148,6 +148,7 @@ def test_what_could_not_be_read_back_is_not_written(saved: Path, value: Any) -> 
         write(saved, {**payload(2.0), "extra": value})
     except CheckpointError as error:
         assert "was not written" in str(error) and "plain Python values" in str(error)
+        assert "the state holds GLOBAL" not in str(error), "the object is named, not the pickle's word for it"
         assert saved.read_bytes() == before
     else:
         assert float(read(saved)["model"]["w"][0]) == 2.0

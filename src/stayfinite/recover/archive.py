@@ -10,7 +10,7 @@ from torch import Tensor
 from stayfinite.recover.checkpoint import FORMAT, CheckpointError
 from stayfinite.recover.rates import Rate, factors_to, rates_of, scale_rates
 from stayfinite.recover.rng import RngState
-from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state import TrainingState, can_change
 
 
 def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,9 @@ def _unsaved_buffers(state: TrainingState) -> list[tuple[str, torch.nn.Module, s
     return [
         (name, owner, key)
         for name, owner, key in (*state.buffer_slots(), *state.average_buffer_slots())
-        if key in owner._non_persistent_buffers_set and owner._buffers[key] is not None
+        if key in owner._non_persistent_buffers_set
+        and (tensor := owner._buffers[key]) is not None
+        and can_change(tensor)
     ]
 
 

@@ -102,8 +102,8 @@ def _require_plain(path: Path, written: Path) -> None:
 
 def _foreign(error: pickle.UnpicklingError) -> str:
     """The name of the object torch refused, out of its long message."""
-    named = re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand):?) ([\w.]+)", str(error))
-    return named[1] if named else "objects that are no plain data"
+    named = re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported class ([\w.]+)", str(error))
+    return (named[1] or named[2]) if named else "objects that are no plain data"
 
 
 @contextmanager

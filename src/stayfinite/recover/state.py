@@ -200,7 +200,7 @@ class StateCopy:
 
     def _live_tensors(self) -> list[Tensor]:
         if self._only is None:
-            return [tensor for _, _, tensor in self._state.tensors()]
+            return [tensor for _, _, tensor in self._state.tensors() if can_change(tensor)]
         tensors = [p for o in self._only for g in o.param_groups for p in g["params"]]
         for optimizer in self._only:
             for entry in optimizer.state.values():
@@ -233,6 +233,17 @@ def put_back_group(group: dict[str, Any], saved: Mapping[str, Any]) -> None:
                 live.copy_(value)
         else:
             group[key] = copy.deepcopy(value)
+
+
+def can_change(tensor: Tensor) -> bool:
+    """Whether a step can write into it at all; what cannot change needs no copy, and could not take it back."""
+    if tensor.is_meta or tensor.is_inference():
+        return False
+    if tensor.layout is not torch.strided:
+        return True
+    return all(
+        step != 0 or size <= 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )  # expanded
 
 
 def copy_all(destinations: list[Tensor], sources: list[Tensor]) -> None:

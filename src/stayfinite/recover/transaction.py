@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.recover.rng import RngState
-from stayfinite.recover.state import StateCopy, TrainingState, copy_all
+from stayfinite.recover.state import StateCopy, TrainingState, can_change, copy_all
 
 SMALL = 1 << 16
 """Buffers of at most this many elements are copied before every step."""
@@ -72,9 +72,11 @@ class Transaction:
             tensor = slot.owner._buffers.get(slot.key)
             same = tensor is slot.tensor
             slot.tensor = tensor
-            if tensor is None:
+            if tensor is None or (not same and not can_change(tensor)):
                 slot.saved = None
                 continue
+            if same and slot.saved is None:
+                continue  # one that cannot change
             if same and tensor.numel() > SMALL and tensor._version == slot.version:
                 continue
             if slot.saved is None or not same:
@@ -110,7 +112,7 @@ class Transaction:
             with torch.no_grad():
                 copy_all(live, saved)
             for slot in self._slots:
-                if slot.tensor is not None:
+                if slot.tensor is not None and slot.saved is not None:
                     slot.version = slot.tensor._version
         if self._count() != len(self._slots):
             self._remove_new_buffers()
