@@ -150,3 +150,13 @@ def test_repair_refuses(folder: Path, tmp_path: Path) -> None:
     assert "exists already" in exists.output
     assert scan(bad, "--repair", tmp_path / "a.pt").exit_code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_cut_off_while_it_was_written_is_not_the_last_good(folder: Path, tmp_path: Path) -> None:
+    for step in (1100, 1200):
+        (tmp_path / f"step_{step}.pt").write_bytes((folder / f"step_{step}.pt").read_bytes())
+    (tmp_path / "step_1300.pt").write_bytes((folder / "step_1300.pt").read_bytes()[:9000])
+    result = scan(tmp_path, "--last-good", "--format", "json")
+    assert result.exit_code == 2
+    past = json.loads(result.output)["last_good"]
+    assert (past["step"], past["first_bad_step"]) == (1200, 1300)

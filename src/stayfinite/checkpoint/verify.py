@@ -19,6 +19,7 @@ from stayfinite.readers.checkpoint import (
 )
 from stayfinite.readers.checkpoint.configured_rate import rates_beside
 from stayfinite.readers.checkpoint.measure import Measured
+from stayfinite.readers.checkpoint.read import step_from_name
 from stayfinite.readers.checkpoint.sort_state import Sorted, finish
 
 
@@ -121,5 +122,7 @@ def unreadable_verdict(
 ) -> Verdict:
     """A verdict for a file that gave nothing."""
     message = str(trouble)
-    checkpoint = Checkpoint(path, problems=[Problem("damaged", path, message)])
+    files = list(location.files) if location is not None else []
+    checkpoint = Checkpoint(path, files=files, problems=[Problem("damaged", path, message)])
+    step_from_name(checkpoint)
     return Verdict(checkpoint, examine(checkpoint, only), unreadable=message, location=location)

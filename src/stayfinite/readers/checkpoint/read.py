@@ -59,7 +59,7 @@ def read_structure(location: Location) -> Sorted:
         _check_members(into, location)
     if location.layout is Layout.FOLDER and files.what_is(location.path) == "folder":
         _read_beside(into, location.path)
-    _step_from_name(checkpoint)
+    step_from_name(checkpoint)
     return into
 
 
@@ -209,7 +209,8 @@ def _json(path: str, checkpoint: Checkpoint) -> dict[str, Any]:
         return {}
 
 
-def _step_from_name(checkpoint: Checkpoint) -> None:
+def step_from_name(checkpoint: Checkpoint) -> None:
+    """Where nothing inside says the step: "step_1400.pt", "checkpoint-1400"."""
     found = _STEP_IN_NAME.findall(files.base(checkpoint.path))
     if checkpoint.step is None and found:
         checkpoint.step, checkpoint.step_from = int(found[-1][:18]), "its name"
