@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.swa_utils import AveragedModel
 
-from stayfinite.recover.state import StateCopy, TrainingState
+from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state_copy import StateCopy
 
 
 class Model(nn.Module):

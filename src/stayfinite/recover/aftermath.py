@@ -6,7 +6,8 @@ import copy
 
 import torch
 
-from stayfinite.recover.state import TrainingState, copy_all, copy_group, put_back_group
+from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state_copy import copy_all, copy_group, put_back_group
 
 
 class Aftermath:

@@ -10,7 +10,8 @@ from torch import Tensor
 from stayfinite.recover.checkpoint import FORMAT, CheckpointError
 from stayfinite.recover.rates import Rate, factors_to, rates_of, scale_rates
 from stayfinite.recover.rng import RngState
-from stayfinite.recover.state import TrainingState, can_change
+from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state_copy import can_change
 
 
 def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stayfinite.recover.ladder import Counters
-from stayfinite.recover.state import StateCopy, TrainingState
+from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state_copy import StateCopy
 
 
 class LastGood:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.recover.rng import RngState
-from stayfinite.recover.state import StateCopy, TrainingState, can_change, copy_all
+from stayfinite.recover.state import TrainingState
+from stayfinite.recover.state_copy import StateCopy, can_change, copy_all
 
 SMALL = 1 << 16
 """Buffers of at most this many elements are copied before every step."""
