@@ -58,7 +58,7 @@ def test_nan_is_never_on_purpose(tmp_path: Path) -> None:
     model.mask[0, 0] = NAN
     ((kind, bad),) = guard.bad_state()
     assert (kind, bad.name, bad.nan, bad.inf) == ("buffer", "mask", 1, 3)
-    with pytest.raises(CheckpointError, match="buffer mask holds 1 NaN"):
+    with pytest.raises(CheckpointError, match="mask holds 1 NaN"):
         guard.save(path)
     model.mask[0, 0] = 0.0
     guard.restore(path)
