@@ -37,6 +37,7 @@ class Observers:
         self.patches = Patches()
         self.optimizers = Optimizers(log, tracer.only_looking)
         self.scalers = Scalers(log, self.optimizers)
+        self.optimizers.on_step = self.scalers.optimizer_steps
         self.schedulers = Schedulers(log, self.scalers.scheduler_stepped)
         self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
         self.replicas = Replicas(tracer)

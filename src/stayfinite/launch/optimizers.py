@@ -62,6 +62,7 @@ class Optimizers:
         self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
             None
         )
+        self.on_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.after_step: Callable[[torch.optim.Optimizer], None] | None = None
         self._handles: list[Any] = []
 
@@ -116,6 +117,8 @@ class Optimizers:
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watched = self.find(optimizer)
         watched.stepped = here()
+        if self.on_step is not None:
+            self.on_step(optimizer)
         rate = rate_of(optimizer)
         if rate is not None:
             watched.lrs.append(rate)

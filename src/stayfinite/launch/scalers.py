@@ -33,6 +33,7 @@ class Watched:
     streak: int = 0
     forward_bad: int = 0
     scheduler_stepped_on_skip: int = 0
+    bypassed: int = 0
     scaled: bool = False  # a loss was scaled and the gradients are not unscaled yet
     unscaled: set[int] = field(default_factory=set)
     skipped_now: bool = False
@@ -44,6 +45,7 @@ class Scalers:
     def __init__(self, log: RunLog, optimizers: Optimizers) -> None:
         self._log, self._optimizers = log, optimizers
         self.known: list[Watched] = []
+        self._stepping_now = False
 
     def install(self, patches: Patches) -> None:
         scaler = torch.amp.GradScaler
@@ -87,7 +89,11 @@ class Scalers:
     def _stepping(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         watched = self.find(scaler)
         before = self._optimizers.find(optimizer).steps
-        result = original(scaler, optimizer, *args, **kwargs)
+        self._stepping_now = True
+        try:
+            result = original(scaler, optimizer, *args, **kwargs)
+        finally:
+            self._stepping_now = False
         if watched is None:
             return result
         watched.steps += 1
@@ -110,6 +116,15 @@ class Scalers:
             watched.scale = self._log.scale = float(scaler.get_scale())
             watched.scaled = False
         return result
+
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps now; by itself, while its gradients are still scaled, it steps too far."""
+        if self._stepping_now or not any(watched.scaled for watched in self.known):
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if self.scale_in(parameters) is not None:
+            watched = next(w for w in self.known if w.scaled and w.scaler() is not None)
+            watched.bypassed += 1
 
     def scheduler_stepped(self) -> None:
         """A scheduler steps now; after a refused step it runs ahead."""
@@ -146,6 +161,7 @@ class Scalers:
                 scheduler_stepped_on_skip=w.scheduler_stepped_on_skip,
                 created=w.created,
                 earlier_scale=w.earlier_scale,
+                bypassed=w.bypassed,
             )
             for w in self.known
         )

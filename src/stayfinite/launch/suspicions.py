@@ -41,12 +41,14 @@ class Suspicions:
         for known in self.all:
             if known.key == new.key:
                 known.count += 1
+                if known.progress and not known.touched_state and not new.expected:
+                    # The script dealt with the earlier one; this one is what counts.
+                    known.step, known.seconds, known.evidence = new.step, new.seconds, new.evidence
                 known.touched_state |= new.touched_state
                 if known.kind in ("spike", "result", "exception") and new.kind not in ("spike", "result"):
                     known.kind = new.kind
                 known.expected &= new.expected
                 known.progress = new.progress if not new.expected else known.progress
-                known.step = known.step if known.evidence is not None else new.step
                 return known
         self.all.append(new)
         return new

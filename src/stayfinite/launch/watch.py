@@ -42,6 +42,7 @@ class Watch:
                 patches.wrap(owner, name, self._number_checked)
         patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
         patches.wrap(torch.nn.functional, "_verify_batch_size", self._library_check)
+        patches.wrap(torch.optim.lr_scheduler.OneCycleLR, "get_lr", self._library_check)
         for name in ("unscale_", "step"):
             patches.wrap(torch.amp.GradScaler, name, self._library_check)
         # An error that the script catches keeps the bad gradient out of the weights as well as a check does.

@@ -14,22 +14,17 @@ def push_mode(mode: Any) -> None:
 
 
 def pop_mode(mode: Any) -> None:
-    """Take one mode off its stack; modes above it (torch.device, the user's own) go back on in their order."""
+    """Take one mode off its stack; modes above it (torch.device, the user's own) stay on, in their order."""
     functions = isinstance(mode, TorchFunctionMode)
+    stack: Any = torch.overrides if functions else torch.utils._python_dispatch
+    top = stack._get_current_function_mode if functions else stack._get_current_dispatch_mode
     above: list[Any] = []
-    while (top := _top(functions)) is not None:
-        top.__exit__(None, None, None)
-        if top is mode:
-            break
-        above.append(top)
+    while top() is not None and top() is not mode:
+        above.append(stack._pop_mode())
+    if top() is mode:
+        mode.__exit__(None, None, None)
     for other in reversed(above):
-        other.__enter__()
-
-
-def _top(functions: bool) -> Any:
-    if functions:
-        return torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
-    return torch.utils._python_dispatch._get_current_dispatch_mode()
+        stack._push_mode(other)
 
 
 def compiled_code_runs_eagerly() -> Callable[[], object]:

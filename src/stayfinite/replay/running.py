@@ -18,6 +18,7 @@ OVERWRITES = {"copy", "fill", "zero", "uniform", "normal", "random", "exponentia
               "cauchy", "geometric", "set", "resize"}  # fmt: skip
 _COPY_BEFORE_WRITE = 4_000_000  # elements; larger in-place targets are described after the write only
 _ENORMOUS, _JUMP = 1e8, 1e6  # a gradient this large that one op made this much larger is a birth of its own
+_INVERTS = {"rsqrt", "reciprocal"}
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
@@ -145,7 +146,9 @@ def swells(running: Running, entry: Entry) -> tuple[bool, int | None]:
     inherited = [parent.swell for parent in parents if parent.swell is not None]
     if inherited:
         return False, inherited[0]
-    return bool(parents) and entry.absmax > _JUMP * max(parent.absmax for parent in parents), None
+    # What a division by nearly nothing left in the forward pass does not excuse the gradient it multiplies.
+    sound = [p for p in parents if not (p.phase == "forward" and p.op is not None and p.op.bare in _INVERTS)]
+    return bool(sound) and entry.absmax > _JUMP * max(parent.absmax for parent in sound), None
 
 
 def _is_tensor_list(value: Any) -> bool:

@@ -18,5 +18,5 @@ for _ in range(10):
     nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     opt.step()
     with torch.no_grad():
-        for slow, fast in zip(target.parameters(), net.parameters()):
+        for slow, fast in zip(target.parameters(), net.parameters(), strict=True):
             slow.lerp_(fast, 0.05)

@@ -22,6 +22,6 @@ def train(net, opt, schedule, steps):
 first = build()
 train(*first, 10)
 second = build()
-for new, old in zip(second, first):
+for new, old in zip(second, first, strict=True):
     new.load_state_dict(old.state_dict())
 train(*second, 10)
