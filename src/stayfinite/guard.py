@@ -17,7 +17,7 @@ from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guarding import facts
-from stayfinite.guarding.arguments import check_arguments, new_run_dir
+from stayfinite.guarding.arguments import check_arguments, new_run_dir, own_run_dir
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.health import Health
@@ -98,7 +98,7 @@ class Guard:
         self.clip_norm, self._accumulate, self._sync, self._locate = clip_norm, accumulate, sync, locate
         self._advances_scheduler = scheduler_interval == "step"
         self._device = next(iter(self.state.parameter_names)).device
-        self.run_dir = Path(run_dir) if run_dir is not None else new_run_dir()
+        self.run_dir = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), consensus.rank())
         self._telling = Telling(self.run_dir, self._device, listeners, quiet=quiet or consensus.rank() > 0)
         weakref.finalize(self, self._telling.close)
 

@@ -31,7 +31,7 @@ FINDING_KEYS = [
 ]  # fmt: skip
 INCIDENT_KEYS = [
     "schema", "step", "phase", "trigger", "reproduced", "birth", "path", "history", "findings", "action",
-    "environment", "observed",
+    "environment",
 ]  # fmt: skip
 BIRTH_KEYS = [
     "op", "call", "file", "line", "source", "function", "module", "kind", "nan", "inf", "numel", "first_index",
@@ -82,6 +82,9 @@ def an_incident() -> Incident:
 def test_the_keys_are_exactly_the_contract() -> None:
     data = an_incident().to_json()
     assert list(data) == INCIDENT_KEYS
+    watched = an_incident()
+    watched.observed = [TensorSummary("alpha", (2,), "float32", min=0.1, max=0.2)]
+    assert list(watched.to_json()) == [*INCIDENT_KEYS, "observed"]  # only where somebody asked to watch something
     assert data["schema"] == 1
     birth, findings = data["birth"], data["findings"]
     assert isinstance(birth, dict) and isinstance(findings, list)

@@ -30,7 +30,7 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
         model,
         optimizer,
         clip_norm=1.0,
-        run_dir=folder / f"rank{rank}",
+        run_dir=folder / "run",
         quiet=True,
         check_every=3,
         snapshot_every=6,

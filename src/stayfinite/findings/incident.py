@@ -147,7 +147,7 @@ class Incident:
             "findings": [finding.to_json() for finding in self.findings],
             "action": self.action,
             "environment": jsonable(self.environment),
-            "observed": [tensor.to_json() for tensor in self.observed],
+            **({"observed": [tensor.to_json() for tensor in self.observed]} if self.observed else {}),
         }
 
     @classmethod

@@ -84,3 +84,8 @@ def new_run_dir() -> Path:
         if not candidate.exists():
             return candidate
     raise AssertionError("unreachable")
+
+
+def own_run_dir(run_dir: Path, rank: int) -> Path:
+    """Rank 0 writes to the run directory itself, every other rank to a folder of its own below it."""
+    return run_dir / f"rank{rank}" if rank else run_dir
