@@ -1,0 +1,64 @@
+"""NUM025: a residual that layers enlarge until a square overflows float32; and what only looks like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rules.traced import explained
+
+GROWN = {
+    "a residual before a layer norm": """
+        mixing = nn.Linear(8, 8, bias=False); nn.init.eye_(mixing.weight); mixing.weight.data.mul_(9.0)
+        x = torch.randn(4, 8)
+        for _ in range(22):
+            x = mixing(x)
+        loss = F.layer_norm(x, (8,)).square().mean()  #!
+    """,
+    "the same in bfloat16": """
+        mixing = nn.Linear(8, 8, bias=False).bfloat16(); nn.init.eye_(mixing.weight); mixing.weight.data.mul_(9.0)
+        x = torch.randn(4, 8).bfloat16()
+        for _ in range(22):
+            x = mixing(x)
+        loss = F.layer_norm(x, (8,)).square().mean()  #!
+    """,
+    "a norm of the streams": """
+        scale = nn.Parameter(torch.tensor(30.0))
+        x = torch.randn(4, 8)
+        for _ in range(14):
+            x = x + scale * x
+        loss = x.norm()  #!
+    """,
+}
+OTHERS = {
+    "data that is out of scale": """
+        x = torch.randn(4, 8) * 1e30
+        w = nn.Parameter(torch.ones(8))
+        loss = (x * w).square().mean()  #!
+    """,
+    "a value close to zero in a divisor": """
+        w = nn.Parameter(torch.full((8,), 1e-30))
+        loss = (1 / w).square().sum()  #!
+    """,
+    "float16 is another story": """
+        x = torch.full((4, 8), 300.0).half().requires_grad_()
+        loss = (x * x).sum()  #!
+    """,
+}
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_growth_inside_the_model_is_named(name: str, tmp_path: Path) -> None:
+    found = explained(GROWN[name], tmp_path)
+    assert found.findings, str(found)
+    first = found.findings[0]
+    assert (first.code, first.cause) == ("NUM025", "LR_DIVERGENCE"), str(found)
+    assert first.line in found.marked
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_causes_come_first(name: str, tmp_path: Path) -> None:
+    found = explained(OTHERS[name], tmp_path)
+    sure = [finding for finding in found.findings if finding.code == "NUM025" and finding.confidence > 0.5]
+    assert not sure, str(found)
