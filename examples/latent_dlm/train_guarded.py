@@ -1,0 +1,57 @@
+"""The same training under guard: python train_guarded.py [--config FILE] [--steps N] [--seed S] [--out DIR]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from model import Block
+from train import HERE, Parts, build, json_line, loss_components, read_config
+
+from stayfinite import Guard, RunStopped
+
+
+def observe_streams(parts: Parts, guard: Guard) -> None:
+    """How large the residual streams are behind every block."""
+    for name, module in parts.model.named_modules():
+        if isinstance(module, Block):
+            module.register_forward_hook(lambda _, __, out, name=name: guard.observe(**{name: out}))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=HERE / "config.yaml")
+    parser.add_argument("--steps", type=int, help="default: steps of the config")
+    parser.add_argument("--seed", type=int, help="default: seed of the config")
+    parser.add_argument("--out", type=Path, help="default: runs/guarded_<config> beside this file")
+    options = parser.parse_args(argv)
+
+    config = read_config(options.config)
+    config["seed"] = config["seed"] if options.seed is None else options.seed
+    parts = build(config)
+    guard = Guard(
+        parts.model,
+        parts.optimizer,
+        parts.scheduler,
+        clip_norm=config["clip_norm"],
+        run_dir=options.out or HERE / "runs" / f"guarded_{options.config.stem}",
+        accumulate=config["accumulation"],
+    )
+    observe_streams(parts, guard)
+    stopped = None
+    try:
+        for _, batch in zip(range(options.steps or config["steps"]), parts.loader, strict=False):
+            guard.step(lambda batch=batch: loss_components(parts, batch), batch=batch)
+    except RunStopped as reason:
+        stopped = reason
+        print(reason)
+    guard.close()
+    print(json_line({**parts.evaluate(), **guard.counters.to_dict()}))
+    return 1 if stopped else 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""The same training under guard: python train_guarded.py [--config FILE] [--steps N] [--seed S] [--out DIR]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from train import HERE, Parts, build, json_line, loss_components, read_config
+
+from stayfinite import Guard, RunStopped
+
+
+def observe_levels(parts: Parts, guard: Guard) -> None:
+    """What goes into the net, and what the loss compares."""
+    parts.model.register_forward_pre_hook(lambda _, inputs: guard.observe(x_noisy=inputs[0]))
+    names = ("predicted_c", "predicted_noise", "x_start", "noise")
+    parts.loss.register_forward_pre_hook(
+        lambda _, inputs: guard.observe(**dict(zip(names, inputs, strict=False)))
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=HERE / "config.yaml")
+    parser.add_argument("--steps", type=int, help="default: steps of the config")
+    parser.add_argument("--seed", type=int, help="default: seed of the config")
+    parser.add_argument("--out", type=Path, help="default: runs/guarded_<config> beside this file")
+    options = parser.parse_args(argv)
+
+    config = read_config(options.config)
+    config["seed"] = config["seed"] if options.seed is None else options.seed
+    parts = build(config)
+    guard = Guard(
+        {"model": parts.model, "vae": parts.vae},  # the frozen autoencoder is looked at, too
+        parts.optimizer,
+        parts.scheduler,
+        parts.scaler,
+        parts.ema,
+        clip_norm=config["clip_norm"],
+        run_dir=options.out or HERE / "runs" / f"guarded_{options.config.stem}",
+    )
+    observe_levels(parts, guard)
+    stopped = None
+    try:
+        for _, batch in zip(range(options.steps or config["steps"]), parts.loader, strict=False):
+            guard.step(lambda batch=batch: loss_components(parts, batch), batch=batch)
+    except RunStopped as reason:
+        stopped = reason
+        print(reason)
+    guard.close()
+    print(json_line({**parts.evaluate(), **guard.counters.to_dict()}))
+    return 1 if stopped else 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(main(sys.argv[1:]))
