@@ -17,7 +17,7 @@ from stayfinite.replay.sites import Site
 
 _HEALTHY_KEPT = 60_000
 _BAD_KEPT = 40_000
-_PRUNE_EVERY = 4096
+_PRUNE_EVERY = 128
 NO_ROOTS: frozenset[int] = frozenset()
 
 
@@ -139,9 +139,9 @@ class Journal:
         reference = known[0] if known is not None else _weak(tensor)
         self._memory[key] = (reference, number)
         self._until_prune -= 1
-        if self._until_prune <= 0:
-            self._until_prune = _PRUNE_EVERY
+        if self._until_prune <= 0:  # what is left of a dead storage is small, but it tears holes into the heap
             self._memory = {k: v for k, v in self._memory.items() if not _gone(v[0])}
+            self._until_prune = max(_PRUNE_EVERY, len(self._memory) // 2)
 
     def writer(self, tensor: torch.Tensor) -> Entry | None:
         """The entry last written to this tensor's memory, if it is still known."""
