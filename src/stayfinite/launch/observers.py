@@ -88,15 +88,19 @@ class Observers:
 
     def batch(self) -> tuple[Operand, ...]:
         """The tensors of the last batch that are still there."""
-        tensors = [t for reference in self._batch if (t := reference()) is not None and is_plain(t)]
+        tensors = [t for reference in self._data() if (t := reference()) is not None and is_plain(t)]
         with self.tracer.only_looking():
             journal = self.tracer.follower.journal
             return tuple(operand(f"batch[{i}]", t, journal.writer(t), journal) for i, t in enumerate(tensors))
 
+    def _data(self) -> list[weakref.ref[torch.Tensor]]:
+        """The tensors of the batch; without a DataLoader, what the models were given."""
+        return self._batch or self.tracer.follower.modules.inputs
+
     def note_batch_size(self) -> None:
         """The magnitude of the batch, for the history."""
         with self.tracer.only_looking():
-            sizes = [magnitude(t) for r in self._batch if (t := r()) is not None and measurable(t)]
+            sizes = [magnitude(t) for r in self._data() if (t := r()) is not None and measurable(t)]
         self.log.current.input_absmax = max(sizes) if sizes else None
 
     def complete(self, step: FailedStep) -> FailedStep:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from stayfinite.findings.subjects.run_record import Place, StepRecord
 from stayfinite.replay.sites import user_site
 
-HISTORY_KEPT, FIRST_KEPT = 64, 16
+HISTORY_KEPT, FIRST_KEPT, RUN_KEPT = 64, 16, 1024
 
 
 def here() -> Place:
@@ -38,6 +38,7 @@ class RunLog:
         self.backwards = 0
         self.history: deque[StepRecord] = deque(maxlen=HISTORY_KEPT)
         self.first_steps: list[StepRecord] = []
+        self.whole: deque[StepRecord] = deque(maxlen=RUN_KEPT)  # for the look at a finished run
         self.current = Current([])
         self.last_healthy_step = -1  # the last step with a finite loss (or none) and finite gradients
         self.scale: float | None = None
@@ -59,6 +60,7 @@ class RunLog:
             applied=applied,
         )
         self.history.append(record)
+        self.whole.append(record)
         if len(self.first_steps) < FIRST_KEPT:
             self.first_steps.append(record)
         numbers = [n for n in (loss, record.grad_norm) if n is not None]

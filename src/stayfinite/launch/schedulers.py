@@ -46,7 +46,11 @@ class Schedulers:
 
     def install(self, patches: Patches) -> None:
         classes = [
-            c for c in vars(lr_scheduler).values() if isinstance(c, type) and hasattr(c, "load_state_dict")
+            c
+            for c in vars(lr_scheduler).values()
+            if isinstance(c, type)
+            and hasattr(c, "load_state_dict")
+            and not issubclass(c, torch.optim.Optimizer)
         ]
         for kind in classes:
             if "__init__" in vars(kind):

@@ -165,7 +165,7 @@ class Session:
             step=self.log.step,
             phase="state",
             trigger="parameter",
-            history=tuple(self.log.history),
+            history=tuple(self.log.whole),
             complete=True,
             state=self._state,
             gradients=state_scan.gradients(self.observers.optimizers),

@@ -29,6 +29,13 @@ class Suspicion:
             return ("no birth", self.evidence is None)
         return (birth.birth.file, birth.birth.line, birth.birth.op)
 
+    def again(self, *, touched: bool) -> None:
+        """The same bad value was met once more."""
+        self.count += 1
+        self.touched_state |= touched
+        self.expected &= not touched
+        self.progress = False
+
 
 class Suspicions:
     """All suspicions of a run in the order they came."""

@@ -15,6 +15,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.run_log import here
 from stayfinite.launch.suspicions import Suspicion, Suspicions
+from stayfinite.replay.journal import NO_ROOTS
 from stayfinite.replay.measure import is_bad, measurable
 
 _JUMP, _HUGE = 1e4, 1e8  # a gradient norm this much above its median, and this large, is worth a second look
@@ -29,6 +30,7 @@ class Watch:
         self.log, self.tracer, self.suspicions = observers.log, observers.tracer, Suspicions()
         self._arrivals_seen = self._raised_seen = 0
         self._loss_is_bad = False
+        self._by_birth: dict[int, Suspicion] = {}
         self.healthy_until = -1  # journal entries before this number were followed by a healthy step
 
     def install(self) -> None:
@@ -54,6 +56,8 @@ class Watch:
 
     def _backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         self._check_losses(tensors if isinstance(tensors, (list, tuple)) else [tensors])
+        if self.tracer.active:
+            self.observers.note_batch_size()
         result = original(tensors, *args, **kwargs)
         self.log.backwards += 1
         self.note_arrivals()
@@ -86,11 +90,16 @@ class Watch:
         return any(watched.scaled for watched in self.observers.scalers.known)
 
     def _suspect_tensor(self, tensor: torch.Tensor, kind: str) -> None:
+        roots = self.tracer.roots_of(tensor)
+        known = self._known(roots)
+        if known is not None:
+            known.again(touched=False)
+            return
         evidence = self.tracer.failure(tensor, kind) if self.tracer.active else None
         if evidence is None and not is_bad(tensor):
             return
         # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
-        self._suspect(kind, evidence)
+        self._suspect(kind, evidence, roots=roots)
 
     def note_arrivals(self) -> None:
         """Bad values that reached gradients, parameters or buffers since the last look."""
@@ -101,11 +110,19 @@ class Watch:
             swollen = not arrival.roots and arrival.swell is not None
             if self._loss_is_bad and not lasting:
                 continue  # the loss is the failure; its gradients only follow
+            known = self._known(arrival.roots)
+            if known is not None:
+                known.again(touched=lasting)
+                continue
             evidence = self.tracer.failure_at(arrival)
             if evidence is not None:
                 expected = arrival.kind == "gradient" and self._is_scaled()
                 kind = "spike" if swollen else arrival.kind
-                self._suspect(kind, evidence, touched=lasting, expected=expected)
+                self._suspect(kind, evidence, touched=lasting, expected=expected, roots=arrival.roots)
+
+    def _known(self, roots: frozenset[int]) -> Suspicion | None:
+        """The failure that already stands for one of these births; a run full of NaN has thousands of repeats."""
+        return next((self._by_birth[number] for number in sorted(roots) if number in self._by_birth), None)
 
     # -- optimizer ---------------------------------------------------------------------------------------
 
@@ -144,6 +161,8 @@ class Watch:
 
     def _number_read(self, original: Any, tensor: torch.Tensor) -> Any:
         value = original(tensor)
+        if torch.compiler.is_compiling():
+            return value
         if isinstance(value, float) and not math.isfinite(value):
             self._script_saw(value, tensor)
         return value
@@ -229,12 +248,13 @@ class Watch:
         caught: bool = False,
         step: int | None = None,
         went_on: bool = False,
+        roots: frozenset[int] = NO_ROOTS,
     ) -> None:
         at = self.log.step if step is None else step
         if evidence is not None:
             self.observers.note_batch_size()
             evidence = replace(evidence, step=at, history=self.log.so_far(), batch=self.observers.batch())
-        self.suspicions.add(
+        suspicion = self.suspicions.add(
             Suspicion(
                 kind,
                 at,
@@ -246,3 +266,7 @@ class Watch:
                 seconds=time.monotonic() - self.log.started,
             )
         )
+        births = self.tracer.follower.births
+        for number in roots:
+            if number in births and births[number].transition != "deliberate":
+                self._by_birth[number] = suspicion

@@ -224,12 +224,12 @@ class Follower:
         return entry
 
     def _mark_consumed(self, running: Running, entry: Entry, output: torch.Tensor) -> None:
-        if entry.dtype == "bool":
-            return
+        if not measurable(output):
+            return  # an index, a flag: looking at a value is not using it
         for read in running.reads:
             if read.entry is not None and read.value:
                 read.entry.consumed = True
-                if read.bad and not entry.roots and measurable(output):
+                if read.bad and not entry.roots:
                     read.entry.hidden_by.append(entry.id)
 
     def _born(self, running: Running, entry: Entry, how: str, output: torch.Tensor) -> None:

@@ -15,6 +15,9 @@ from stayfinite.findings.jsonable import Json
 from stayfinite.findings.subjects.failed_step import FailedStep
 
 
+_HISTORY_SHOWN = 64
+
+
 def to_incident(step: FailedStep, findings: Sequence[Finding], action: str = "none") -> Incident:
     """The incident of one failing step. Findings must be ordered, most likely first."""
     shown = [_as_information(f) for f in findings] if step.handled else list(findings)
@@ -26,7 +29,7 @@ def to_incident(step: FailedStep, findings: Sequence[Finding], action: str = "no
         reproduced=step.reproduced,
         birth=birth,
         path=list(step.path),
-        history=[_record(record) for record in step.history],
+        history=[_record(record) for record in step.history[-_HISTORY_SHOWN:]],
         findings=shown,
         action=action,
         environment=environment(),

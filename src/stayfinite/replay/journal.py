@@ -139,7 +139,8 @@ class Journal:
         reference = known[0] if known is not None else _weak(tensor)
         self._memory[key] = (reference, number)
         self._until_prune -= 1
-        if self._until_prune <= 0:  # what is left of a dead storage is small, but it tears holes into the heap
+        if self._until_prune <= 0:
+            # What is left of a dead storage is small, but it tears holes into the heap.
             self._memory = {k: v for k, v in self._memory.items() if not _gone(v[0])}
             self._until_prune = max(_PRUNE_EVERY, len(self._memory) // 2)
 

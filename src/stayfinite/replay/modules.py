@@ -9,6 +9,10 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from stayfinite.replay.measure import is_plain
+
+_INPUTS_KEPT = 8
+
 
 class ModuleStack:
     """The modules whose forward is running now, outermost first."""
@@ -19,6 +23,7 @@ class ModuleStack:
         self._handles: list[Any] = []
         self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.batch_size: int | None = None
+        self.inputs: list[weakref.ref[torch.Tensor]] = []  # data given to models (or losses) lately
 
     def watch(self) -> None:
         self._handles = [
@@ -37,6 +42,9 @@ class ModuleStack:
             first = next((a for a in args if isinstance(a, torch.Tensor) and a.dim() > 0), None)
             if first is not None:
                 self.batch_size = int(first.shape[0])
+            data = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 0]
+            fresh = [weakref.ref(a) for a in data if not a.requires_grad]
+            self.inputs = (self.inputs + fresh)[-_INPUTS_KEPT:]
         self._stack.append(module)
 
     def _leave(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -73,16 +81,25 @@ def _is_module(thing: object) -> bool:
 
 
 class Names:
-    """Names of parameters and buffers, looked up by the memory they live in."""
+    """Names of parameters and buffers, found by the tensor itself or by its memory (`p.data` is another object)."""
 
     def __init__(self, models: list[torch.nn.Module]) -> None:
         self._names: dict[int, tuple[str, str]] = {}
+        self._memory: dict[tuple[int, int], tuple[str, str]] = {}
         for model in models:
             for name, parameter in model.named_parameters():
-                self._names.setdefault(id(parameter), ("parameter", name))
+                self._add(parameter, ("parameter", name))
             for name, buffer in model.named_buffers():
-                self._names.setdefault(id(buffer), ("buffer", name))
+                self._add(buffer, ("buffer", name))
+
+    def _add(self, tensor: torch.Tensor, name: tuple[str, str]) -> None:
+        self._names.setdefault(id(tensor), name)
+        if is_plain(tensor) and tensor.numel():
+            self._memory.setdefault((tensor.data_ptr(), tensor.numel()), name)
 
     def find(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """("parameter", "head.weight"), or None."""
-        return self._names.get(id(tensor))
+        found = self._names.get(id(tensor))
+        if found is None and is_plain(tensor) and tensor.numel():
+            found = self._memory.get((tensor.data_ptr(), tensor.numel()))
+        return found

@@ -23,7 +23,19 @@ _LIBRARIES = tuple(
 )
 _ENGINE = "_engine_run_backward"  # torch.autograd.graph: everything inside of it is the backward pass
 
-_HANDS_OUT = tuple(f"{_TORCH}{folder}{os.sep}" for folder in (f"nn{os.sep}modules", "distributions"))
+# Files of torch that pass a result on to whoever called: modules, functions that can be overridden, distributions.
+_HANDS_OUT = tuple(
+    _TORCH + name.replace("/", os.sep)
+    for name in (
+        "nn/modules/",
+        "distributions/",
+        "overrides.py",
+        "nn/functional.py",
+        "functional.py",
+        "_tensor.py",
+        "_jit_internal.py",
+    )
+)
 
 USER, LIBRARY, INTERNAL = 0, 1, 2
 
@@ -87,7 +99,7 @@ def called_by_user(skip: int = 1) -> bool:
     frame: FrameType | None = sys._getframe(skip)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not filename.startswith(_OURS):
-            return kind_of_file(filename) == USER or filename.startswith(_HANDS_OUT)
+        if not filename.startswith((_OURS, *_HANDS_OUT)):
+            return kind_of_file(filename) == USER
         frame = frame.f_back
     return False

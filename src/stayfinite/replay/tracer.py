@@ -24,7 +24,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.follower import Follower
 from stayfinite.replay.installing import compiled_code_runs_eagerly, pop_mode, push_mode
-from stayfinite.replay.journal import Entry
+from stayfinite.replay.journal import NO_ROOTS, Entry
 from stayfinite.replay.noticed import Arrival, Raised, Retained
 from stayfinite.replay.sites import Site, called_by_user, user_site
 from stayfinite.replay.slice import failed_step, find_sink, hidden_births
@@ -215,6 +215,11 @@ class Tracer:
         """The line that last wrote into this tensor's memory, if it was traced."""
         entry = self.follower.journal.writer(tensor)
         return entry.site if entry is not None and entry.op is not None else None
+
+    def roots_of(self, tensor: torch.Tensor) -> frozenset[int]:
+        """The numbers of the births whose bad values are in this tensor's memory."""
+        entry = self.follower.journal.writer(tensor)
+        return entry.roots if entry is not None else NO_ROOTS
 
     def next_step(self, step: int) -> None:
         self.follower.step = step
