@@ -274,6 +274,18 @@ HEALTHY = {
             loss.backward()
             opt.step()
     """,
+    "unscaled then stepped by hand": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+        sc = torch.amp.GradScaler("cpu", init_scale=64.)
+        for _ in range(8):
+            loss = net(torch.randn(8, 4)).pow(2).mean()
+            opt.zero_grad()
+            sc.scale(loss).backward()
+            sc.unscale_(opt)
+            sc.step(opt)
+            sc.update()
+    """,
 }
 
 

@@ -62,6 +62,20 @@ CONFIG_MISTAKE = {
         for _ in range(39):
             loss = F.mse_loss(net(x), y); opt.zero_grad(); loss.backward(); opt.step(); sch.step()
     """,
+    "one cycle too short": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), 1e-2)
+        s = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=10)
+        err = ""
+        try:
+            for _ in range(20):
+                loss = net(torch.randn(8, 4)).pow(2).mean()
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+                s.step()
+        except ValueError as e: err = str(e)
+    """,
 }
 
 BAD_BATCH_SPIKE = {

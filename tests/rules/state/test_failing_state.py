@@ -190,6 +190,29 @@ RESUME_STATE_MISSING = {
             sc.step(opt)
             sc.update()
     """,
+    "schedule made again": """
+        a = nn.Linear(2, 1)
+        o = torch.optim.Adam(a.parameters(), 1e-2)
+        f = lambda s: max(0.01, 1 - s / 50)
+        s = torch.optim.lr_scheduler.LambdaLR(o, f)
+        for _ in range(40):
+            loss = a(torch.randn(3, 2)).pow(2).mean()
+            o.zero_grad()
+            loss.backward()
+            o.step()
+            s.step()
+        b = nn.Linear(2, 1)
+        b.load_state_dict(a.state_dict())
+        o2 = torch.optim.Adam(b.parameters(), 1e-2)
+        o2.load_state_dict(o.state_dict())
+        s2 = torch.optim.lr_scheduler.LambdaLR(o2, f)
+        for _ in range(20):
+            loss = b(torch.randn(3, 2)).pow(2).mean()
+            o2.zero_grad()
+            loss.backward()
+            o2.step()
+            s2.step()
+    """,
 }
 
 SCALER_MISUSE = {
@@ -218,6 +241,24 @@ SCALER_MISUSE = {
         sc.scale(loss).backward()
         sc.unscale_(opt)
         sc.unscale_(opt)
+    """,
+    "step without the scaler": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.Adam(net.parameters(), 1e-3)
+        sc = torch.amp.GradScaler("cpu", init_scale=1024.)
+        for _ in range(8):
+            loss = net(torch.randn(8, 4)).pow(2).mean()
+            opt.zero_grad()
+            sc.scale(loss).backward()
+            opt.step()
+    """,
+    "loss never scaled": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), 1e-3)
+        sc = torch.amp.GradScaler("cpu", init_scale=1024.)
+        try:
+            loss = net(torch.randn(8, 4)).pow(2).mean(); loss.backward(); sc.step(opt); sc.update()
+        except AssertionError as error: print(error)
     """,
 }
 

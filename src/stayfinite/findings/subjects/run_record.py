@@ -73,6 +73,7 @@ class ScalerFacts:
     scheduler_stepped_on_skip: int
     created: Place = Place()
     earlier_scale: float | None = None  # the scale of an older scaler of this run when this one was made
+    bypassed: int = 0  # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
 
 
 @dataclass(frozen=True, slots=True)

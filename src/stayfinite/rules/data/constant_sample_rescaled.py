@@ -20,7 +20,7 @@ from stayfinite.rules.evidence import (
     tensors,
 )
 
-_EXTREMES = ("amax", "max", "amin", "min", "aminmax", "quantile", "kthvalue", "topk")
+_EXTREMES = ("amax", "max", "amin", "min", "aminmax", "quantile", "kthvalue", "topk", "sort")
 _SPREADS = ("std", "var", "std_mean", "var_mean")
 
 
@@ -80,7 +80,7 @@ class ConstantSampleRescaled(Rule[FailedStep]):
 def _statistic(birth: TracedBirth, divisor: Operand) -> tuple[str, float] | None:
     """What kind of statistic the divisor is, and how sure it is that a constant sample made it zero."""
     said = birth.facts.get("divisor_is")
-    if said == "range" or (divisor.made_by("sub", within=3) and divisor.made_by(*_EXTREMES, within=4)):
+    if said == "range" or (divisor.made_by("sub", within=3) and divisor.made_by(*_EXTREMES, within=5)):
         return "a range", 0.96
     if said == "std" or divisor.made_by(*_SPREADS, within=4):
         return "a standard deviation", 0.8 if divisor.requires_grad else 0.93
@@ -90,6 +90,7 @@ def _statistic(birth: TracedBirth, divisor: Operand) -> tuple[str, float] | None
         return "a mean", 0.5 if divisor.requires_grad else 0.65
     numerator = birth.operand("self")
     stored = divisor.origin in ("constant", "batch", "buffer", "outside") and not divisor.is_integer
+    stored = stored and birth.op == "div"  # 1 / frequency is no rescaling
     if stored and numerator is not None and not numerator.requires_grad and birth.fact("zero_over_zero"):
         return "a stored statistic", 0.7
     return ("a stored statistic", 0.55) if stored and divisor.numel > 1 else None

@@ -125,6 +125,9 @@ def _is_mask(operand: Operand) -> bool:
 
 
 def _legal_overflow(birth: TracedBirth) -> bool:
+    exponent = birth.facts.get("exponent", birth.scalars.get("exponent"))
+    if birth.op == "pow" and not (isinstance(exponent, (int, float)) and 0 < exponent <= 4):
+        return False  # an exponential in disguise
     if birth.phase == "backward":
         # Inf and -Inf in one sum of products are NaN: still a mere overflow.
         return birth.op in _GROWING and birth.transition in ("finite->inf", "finite->nan")

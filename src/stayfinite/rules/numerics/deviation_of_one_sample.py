@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.rules.evidence import at, behind, births_by_weight, facts, tensors
 
 _SPREADS = ("std", "var", "std_mean", "var_mean", "native_batch_norm", "batch_norm", "cudnn_batch_norm",
@@ -59,13 +60,33 @@ class DeviationOfOneSample(Rule[FailedStep]):
                 confidence=0.97 * weight,
                 **at(birth),
             )
-        failure = subject.failure
-        if failure is not None and "Expected more than 1 value per channel" in failure.text:
+        first = subject.birth
+        if first is not None and _variance_by_hand(first):
             yield self.finding(
-                "batch norm was given one value per channel in training mode",
+                "a sum of squared deviations was divided by n - 1 = 0",
+                fix="skip the variance when n < 2, or divide by n",
+                evidence={"inputs": tensors(*first.operands)},
+                confidence=0.85,
+                **at(first),
+            )
+        failure = subject.failure
+        if failure is not None and "Expected more than 1 " in failure.text:
+            yield self.finding(
+                "a normalisation layer was given one value per channel in training mode",
                 fix="set drop_last=True in the DataLoader, or use a norm over features (LayerNorm, GroupNorm)",
                 evidence={"error": failure.text},
                 confidence=0.97,
                 file=failure.place.file,
                 line=failure.place.line,
             )
+
+
+def _variance_by_hand(birth: TracedBirth) -> bool:
+    """((x - mean) ** 2).sum() / (n - 1), with n - 1 a number of the script."""
+    if birth.op != "div" or birth.operand("other") is not None or not birth.fact("zero_divisors"):
+        return False
+    total = birth.operand("self")
+    return total is not None and all(
+        total.made_by(*names, within=5) is not None
+        for names in (("sum",), ("pow", "mul", "square"), ("sub",), ("mean",))
+    )

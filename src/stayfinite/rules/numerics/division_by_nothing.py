@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Finding, Rule, Severity, TensorSummary
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 from stayfinite.rules.evidence import (
@@ -37,7 +37,7 @@ _BY_KIND = {
     "count": 0.96,
     "sum": 0.85,
     "mean": 0.55,
-    "constant": 0.4,
+    "constant": 0.5,
     "other": 0.5,
     "max": 0.3,
     "probability": 0.3,
@@ -118,6 +118,9 @@ def _zero_divisor(birth: TracedBirth) -> Operand | None:
     if birth.op not in DIVISIONS and not negative_power:
         return None
     divisor = divisor_of(birth)
+    if divisor is None and birth.fact("zero_divisors"):  # a number of the script: x / 0
+        zero = TensorSummary("other", (), birth.dtype, 0.0, 0.0, zeros=1)
+        return Operand(zero, "constant")
     return divisor if divisor is not None and divisor.summary.zeros else None
 
 

@@ -82,7 +82,7 @@ class ExpOverflow(Rule[FailedStep]):
                     f"{span(next(iter(birth.operands), None))}",
                     fix="work with the logarithm: exponent * log(base), and exponentiate only differences",
                     evidence={"inputs": tensors(*birth.operands), **facts(birth, "exponent")},
-                    confidence=0.75 * weight,
+                    confidence=(0.85 if not isinstance(exponent, (int, float)) else 0.75) * weight,
                     **at(birth),
                 )
 

@@ -17,6 +17,8 @@ from stayfinite.rules.evidence import (
     tensors,
 )
 
+_SUMS = ("sum", "mean", "index_add", "scatter_add", "mv", "mm", "bmm", "matmul", "dot")
+
 
 class ExpUnderflowInDivisor(Rule[FailedStep]):
     """A sum of exponentials is exactly zero, and something is divided by it.
@@ -51,10 +53,7 @@ class ExpUnderflowInDivisor(Rule[FailedStep]):
             if divisor is None or not divisor.summary.zeros:
                 continue
             exponential = divisor.made_by("exp", "exp2", "softplus", within=6)
-            if (
-                exponential is None
-                or divisor.made_by("sum", "mean", "index_add", "scatter_add", within=6) is None
-            ):
+            if exponential is None or divisor.made_by(*_SUMS, within=6) is None:
                 continue
             yield self.finding(
                 f"{counted(divisor.summary.zeros, 'sum')} of exponentials is exactly 0 and divides ({span(divisor)})",

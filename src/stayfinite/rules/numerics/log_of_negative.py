@@ -58,3 +58,18 @@ class LogOfNegative(Rule[FailedStep]):
                 confidence=0.88 * weight,
                 **at(birth),
             )
+        failure, first = subject.failure, subject.birth
+        raised = first is None or first.transition == "raised"
+        if (
+            failure is not None
+            and raised
+            and "all elements of input should be between 0 and 1" in failure.text
+        ):
+            yield self.finding(
+                "binary_cross_entropy was given numbers outside of 0..1, of which it would take the logarithm",
+                fix="pass the raw outputs to F.binary_cross_entropy_with_logits instead",
+                evidence={"error": failure.text},
+                confidence=0.8,
+                file=failure.place.file,
+                line=failure.place.line,
+            )

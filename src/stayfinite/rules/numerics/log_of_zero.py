@@ -11,8 +11,11 @@ from stayfinite.rules.evidence import (
     at,
     behind,
     births_by_weight,
+    by_autograd,
     counted,
+    divisor_of,
     facts,
+    reaches,
     source_of,
     span,
     tensors,
@@ -68,6 +71,7 @@ class LogOfZero(Rule[FailedStep]):
         for birth, weight in births_by_weight(subject):
             operand = argument_of_log(birth)
             if operand is None:
+                yield from self._ratio(subject, birth, weight)
                 continue
             zeros = on_the_edge(birth, operand)
             tiny = birth.phase == "backward" and 0 < (operand.smallest_positive or 1.0) < 1e-37
@@ -82,6 +86,22 @@ class LogOfZero(Rule[FailedStep]):
                 confidence=0.9 * weight,
                 **at(birth),
             )
+
+    def _ratio(self, step: FailedStep, birth: TracedBirth, weight: float) -> Iterator[Finding]:
+        """log(p / q), where the quotient is already infinite."""
+        divisor = divisor_of(birth) if birth.op == "div" and not by_autograd(birth) else None
+        if divisor is None or not divisor.summary.zeros or not reaches(step, "log"):
+            return
+        if divisor.made_by("softmax", "sigmoid", "exp", within=3) is None:
+            return
+        yield self.finding(
+            f"a ratio of probabilities goes into a logarithm, and {counted(divisor.summary.zeros, 'divisor')} of "
+            f"{divisor.numel} is 0 ({span(divisor)})",
+            fix="subtract logarithms instead: F.kl_div(log_q, log_p, log_target=True), or log_p - log_q",
+            evidence={"inputs": tensors(*birth.operands), **facts(birth, "zero_divisors")},
+            confidence=0.86 * weight,
+            **at(birth),
+        )
 
 
 def argument_of_log(birth: TracedBirth) -> Operand | None:

@@ -36,6 +36,7 @@ _POSITIVE_FORMS = (
 )
 _SPECIAL = ("lgamma", "digamma", "polygamma", "standard_gamma", "sample_dirichlet", "mvlgamma", "zeta",
             "dirichlet_grad", "standard_gamma_grad")  # fmt: skip
+_NO_SCALE = ("sum", "mean", "std", "var", "amax", "max", "sub", "mv", "mm", "bmm", "softmax")
 _COMPLAINTS = (
     "expects std >= 0",
     "expects all elements of std >= 0",
@@ -47,6 +48,8 @@ _COMPLAINTS = (
     "to satisfy the constraint LowerCholesky",
     "sum of probabilities <= 0",
     "Invalid parameters: expects",
+    "Expected p_in >= 0",
+    "contains either `inf`, `nan` or element < 0",
 )
 
 
@@ -102,7 +105,7 @@ class ScaleNotPositive(Rule[FailedStep]):
             )
 
     def _complaint(self, failure: Failure) -> Iterator[Finding]:
-        if any(text in failure.text for text in _COMPLAINTS) and "nan" not in failure.text.lower():
+        if any(text in failure.text for text in _COMPLAINTS) and not _about_nan(failure):
             first = failure.text.strip().splitlines()[0]
             yield self.finding(
                 f"a parameter of a distribution is not legal: {first}",
@@ -132,27 +135,35 @@ class ScaleNotPositive(Rule[FailedStep]):
             or birth.facts.get("divisor_is") in ("count", "range", "norm")
         ):
             return None
-        if birth.phase == "optimizer" or scale.made_by(
-            "sum", "mean", "std", "var", "amax", "max", "sub", within=3
-        ):
+        if birth.phase == "optimizer" or scale.made_by(*_NO_SCALE, within=3):
             return None
         if scale.requires_grad and (scale.origin == "parameter" or scale.made_by(*_POSITIVE_FORMS, within=4)):
             return scale, 0.93 if _also_logged(step, scale) else 0.8
         return None
 
 
+def _about_nan(failure: Failure) -> bool:
+    """Whether the error shows NaN among the values it complains about; its own wording does not count."""
+    return "nan" in failure.text.replace("`nan`", "").lower()
+
+
 def _same(logged: Operand, divisor: Operand) -> bool:
-    """Whether the divisor is the logged tensor or a power or multiple of it, as far as names and producers tell."""
+    """Whether one is the other, or a power or multiple of it, as far as names and producers tell."""
     if logged.name is not None and logged.name == divisor.name:
         return True
-    if not logged.producers or not divisor.producers:
+    return _made_from(logged, divisor) or _made_from(divisor, logged)
+
+
+def _made_from(one: Operand, other: Operand) -> bool:
+    """Whether `other` is what `one` is, or was made of it by arithmetic alone."""
+    if not one.producers or not other.producers:
         return False
-    made = logged.producers[0]
+    made = one.producers[0]
+    plain = other.producers[0].name in ("mul", "pow", "square", "add")
     return any(
         (p.op, p.file, p.line) == (made.op, made.file, made.line)
-        for p in divisor.producers
-        if p.distance <= 3
-        and (p.distance == 1 or divisor.producers[0].name in ("mul", "pow", "square", "add"))
+        for p in other.producers
+        if p.distance == 1 or (p.distance <= 3 and plain)
     )
 
 

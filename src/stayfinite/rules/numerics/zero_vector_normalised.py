@@ -14,6 +14,9 @@ _NORMS = ("linalg_vector_norm", "norm", "linalg_norm", "frobenius_norm", "vector
 _DIVIDING = ("div", "rsqrt", "reciprocal", "cosine_similarity")
 _BY_NODE = ("div", "mul", "rsqrt", "reciprocal", "clamp_min", "cosine_similarity", *_NORMS)
 
+_LAYERS = ("native_layer_norm", "native_group_norm", "native_batch_norm", "rms_norm", "fused_rms_norm",
+           "weight_norm_interface", "weight_norm", "batch_norm")  # fmt: skip
+
 
 class ZeroVectorNormalised(Rule[FailedStep]):
     """A vector of norm zero was divided by its norm.
@@ -47,20 +50,16 @@ class ZeroVectorNormalised(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for birth, weight in births_by_weight(subject):
+            if behind(birth) in _LAYERS:
+                yield from self._layer(birth, weight)
+                continue
             allowed = _BY_NODE if birth.phase == "backward" else _DIVIDING
             if behind(birth) not in allowed:
                 continue  # in the gradient of a root the division by zero is the root's own
             norm = _norm_divisor(birth)
-            if norm is None:
+            message = _too_small(birth, norm) if norm is not None else None
+            if norm is None or message is None:
                 continue
-            zeros = norm.summary.zeros or int(birth.fact("zero_rows"))
-            smallest = norm.smallest_positive
-            if not zeros and not (smallest is not None and smallest <= 1e-7):
-                continue
-            if zeros:
-                message = f"division by the norm of {counted(zeros, 'zero vector')} ({span(norm)})"
-            else:
-                message = f"division by a norm of {smallest:.2g}: the gradient is divided by it too"
             optimizer = 0.45 if birth.phase == "optimizer" else 1.0
             yield self.finding(
                 message,
@@ -73,6 +72,35 @@ class ZeroVectorNormalised(Rule[FailedStep]):
                 confidence=0.93 * optimizer * weight,
                 **at(birth),
             )
+
+    def _layer(self, birth: TracedBirth, weight: float) -> Iterator[Finding]:
+        """Normalisation layers whose eps does not protect them, and weight normalisation, which has none."""
+        if birth.transition not in ("finite->nan", "finite->inf", "amplified"):
+            return
+        eps = birth.scalars.get("eps")
+        if isinstance(eps, float) and eps > 1e-16 and birth.transition != "amplified":
+            return
+        source = birth.operands[0] if birth.operands else None
+        shown = f" and eps {eps:g}" if isinstance(eps, float) else ""
+        yield self.finding(
+            f"{behind(birth)} of a vector without length or spread{shown}: it divides by zero ({span(source)})",
+            fix="use the usual eps (1e-5 or 1e-6), and do not normalise rows that are zero throughout",
+            evidence={"inputs": tensors(*birth.operands), "eps": eps},
+            confidence=0.88 * weight,
+            **at(birth),
+        )
+
+
+def _too_small(birth: TracedBirth, norm: Operand) -> str | None:
+    """What is wrong with the norm, in words; None when it is large enough."""
+    zeros = norm.summary.zeros or int(birth.fact("zero_rows"))
+    if zeros:
+        return f"division by the norm of {counted(zeros, 'zero vector')} ({span(norm)})"
+    inverse = norm.made_by("rsqrt", "reciprocal", within=1) is not None
+    smallest = norm.smallest_positive if not inverse else (1 / norm.absmax if norm.absmax else None)
+    if smallest is None or smallest > 1e-7:
+        return None
+    return f"division by a norm of {smallest:.2g}: the gradient is divided by it too"
 
 
 def _norm_divisor(birth: TracedBirth) -> Operand | None:
@@ -88,7 +116,7 @@ def _norm_divisor(birth: TracedBirth) -> Operand | None:
         if operand.made_by(*_NORMS, within=3):
             return operand
         # sqrt(sum(x * x)), possibly with an eps or a clamp on the way
-        rooted = operand.made_by("sqrt", "rsqrt", within=3) and operand.made_by("sum", within=5)
+        rooted = operand.made_by("sqrt", "rsqrt", within=3) and operand.made_by("sum", "mean", within=5)
         if rooted and operand.made_by("pow", "mul", "square", within=7):
             return operand
     return None

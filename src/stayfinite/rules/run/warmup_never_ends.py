@@ -81,3 +81,13 @@ class WarmupNeverEnds(Rule[FailedStep]):
                     file=schedule.created.file,
                     line=schedule.created.line,
                 )
+        failure = subject.failure
+        if failure is not None and "Tried to step" in failure.text:
+            yield self.finding(
+                f"the schedule is shorter than the training: {failure.text.strip().splitlines()[0]}",
+                fix="give the schedule the number of optimizer steps of the whole training, resumed parts included",
+                evidence={"error": failure.text},
+                confidence=0.9,
+                file=failure.place.file,
+                line=failure.place.line,
+            )

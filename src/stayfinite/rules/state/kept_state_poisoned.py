@@ -61,6 +61,9 @@ class KeptStatePoisoned(Rule[FailedStep]):
         if not kept:
             return
         weights_bad = any(tensor.owner == "parameter" for tensor in bad)
+        restored = any(load.kind == "module" and load.step >= subject.step for load in subject.loads)
+        if weights_bad and subject.births and not restored:
+            return  # everything is bad, and the birth says why
         first = kept[0]
         yield self.finding(
             f"{first.owner} {first.name} holds {first.nan} NaN and {first.inf} Inf"

@@ -24,6 +24,10 @@ _MISUSES = {
         "scaler.step was called twice without update",
         "call scaler.update() once after the steps of all optimizers",
     ),
+    "did not use scaler.scale": (
+        "the loss was never scaled",
+        "call scaler.scale(loss).backward()",
+    ),
     "No inf checks were recorded": (
         "the optimizer has no gradients of the scaled loss",
         "call backward on scaler.scale(loss), and pass the optimizer that holds these parameters",

@@ -1,0 +1,58 @@
+"""STA035: a schedule that starts over although its optimizer was resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+
+class ScheduleNotRestored(Rule[FailedStep]):
+    """The optimizer was resumed from a checkpoint, and its learning-rate schedule began again at step 0.
+
+    ## What it finds
+    An optimizer whose state was loaded with a rate, no `load_state_dict` of a scheduler, and a scheduler that
+    started at 0 and set a rate that differs from the loaded one by more than a tenth.
+
+    ## Why it is bad
+    Warm-up and peak come a second time at weights that were already annealed: the loss jumps after each resume,
+    and what was learnt at low rates is lost.
+
+    ## Example
+    A checkpoint with model and optimizer, and `LambdaLR(optimizer, schedule)` made anew
+
+    ## The fix
+    Save and load `scheduler.state_dict()`, after the optimizer's.
+
+    ## The popular fix that does not work
+    A lower peak rate for the second part: it fits one resume.
+
+    ## References
+    Lightning-AI/pytorch-lightning#10766, Nerogar/OneTrainer#1604
+    """
+
+    code = "STA035"
+    name = "schedule-not-restored"
+    cause = "RESUME_STATE_MISSING"
+    severity = Severity.ERROR
+
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        resumed = [load for load in subject.loads if load.kind == "optimizer" and load.lr_after]
+        if not resumed or any(load.kind == "scheduler" for load in subject.loads):
+            return
+        loaded = resumed[-1].lr_after or 0.0
+        for schedule in subject.schedulers[-1:]:
+            if schedule.start_epoch > 0 or schedule.steps < 2 or not schedule.lrs:
+                continue
+            reached = max(schedule.lrs)
+            if reached <= 1.1 * loaded or resumed[-1].moments_missing:
+                continue
+            yield self.finding(
+                f"the optimizer was resumed at rate {loaded:g}, and {schedule.kind} began again and set {reached:g}",
+                fix="save scheduler.state_dict() in the checkpoint and load it after the optimizer's",
+                evidence={"loaded": loaded, "set": reached, "schedule": schedule.kind},
+                confidence=0.8,
+                file=schedule.created.file,
+                line=schedule.created.line,
+            )
