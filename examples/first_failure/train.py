@@ -83,7 +83,9 @@ def train(steps: int, guarded: bool) -> float:
         guard = Guard(model, optimizer, clip_norm=1.0)
         for ids, mask in data:
             guard.step(lambda ids=ids, mask=mask: masked_loss(model, ids, mask), batch=(ids, mask))
-        print(f"applied {guard.counters.applied}, skipped {guard.counters.skipped}; record: {guard.run_dir}/run.jsonl")
+        print(
+            f"applied {guard.counters.applied}, skipped {guard.counters.skipped}; record: {guard.run_dir}/run.jsonl"
+        )
     else:
         for step, (ids, mask) in enumerate(data):
             optimizer.zero_grad()
@@ -95,12 +97,16 @@ def train(steps: int, guarded: bool) -> float:
                 print(f"step {step}: loss {loss.item():.3f}")
     result = accuracy(model)
     bad = sum(not torch.isfinite(p).all() for p in model.parameters())
-    print(f"parameters that hold NaN: {bad} of {len(list(model.parameters()))}; accuracy of the answers {result:.2f}")
+    print(
+        f"parameters that hold NaN: {bad} of {len(list(model.parameters()))}; accuracy of the answers {result:.2f}"
+    )
     return math.nan if bad else result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--guard", action="store_true", help="the same training under guard")
     arguments = parser.parse_args()

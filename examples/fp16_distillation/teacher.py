@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def load_teacher(settings: dict[str, Any], ids: Tensor, vocab_size: int, cache: 
         if not path.exists():
             pretrain(teacher, ids, settings["pretrain_steps"])
             cache.mkdir(parents=True, exist_ok=True)
-            torch.save(teacher.state_dict(), path)
+            mine = path.with_suffix(f".{os.getpid()}")  # renamed when it is whole: another run may be reading
+            torch.save(teacher.state_dict(), mine)
+            mine.replace(path)
         teacher.load_state_dict(torch.load(path, weights_only=True))
     return teacher
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def load_embeddings(settings: dict[str, Any], cache: Path, recompute: bool = Fal
         raise ValueError(f"data.source is '{settings['source']}'; choose one of {', '.join(makers)}.")
     embeddings, labels = makers[settings["source"]](settings)
     cache.mkdir(parents=True, exist_ok=True)
-    torch.save({"embeddings": embeddings, "labels": labels}, path)
+    mine = path.with_suffix(f".{os.getpid()}")  # renamed when it is whole: another run may be reading
+    torch.save({"embeddings": embeddings, "labels": labels}, mine)
+    mine.replace(path)
     return embeddings, labels
 
 

@@ -84,7 +84,10 @@ def test_the_keys_are_exactly_the_contract() -> None:
     assert list(data) == INCIDENT_KEYS
     watched = an_incident()
     watched.observed = [TensorSummary("alpha", (2,), "float32", min=0.1, max=0.2)]
-    assert list(watched.to_json()) == [*INCIDENT_KEYS, "observed"]  # only where somebody asked to watch something
+    assert list(watched.to_json()) == [
+        *INCIDENT_KEYS,
+        "observed",
+    ]  # only where somebody asked to watch something
     assert data["schema"] == 1
     birth, findings = data["birth"], data["findings"]
     assert isinstance(birth, dict) and isinstance(findings, list)

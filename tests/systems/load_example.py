@@ -9,12 +9,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-OWN_MODULES = ("model", "loss", "data", "train")
+OWN_MODULES = ("model", "loss", "data", "train", "train_guarded")
 
 
 @cache
 def load_example(name: str) -> SimpleNamespace:
-    """Import examples/<name>: .model .loss .data .train, any other module they import, and .folder.
+    """Import examples/<name>: .model .loss .data .train .train_guarded, any other module they import, and .folder.
 
     The modules leave `sys.modules` again, so that the next example can bring its own `model`.
     An example must therefore import its own modules at the top of a file, not inside a function.

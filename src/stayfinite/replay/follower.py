@@ -200,8 +200,7 @@ class Follower:
         self._mark_consumed(running, entry, output)
         if how is not None:
             self._born(running, entry, how, output)
-        if running.phase == "forward":
-            self._forward.remember(entry)
+        self._forward.remember(entry)  # also in a backward pass that is differentiated again
         if entry.roots and op.writes and not running.accumulates:
             known = self.name_of(output)
             if known is not None or (output.requires_grad and output.is_leaf):

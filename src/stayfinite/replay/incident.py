@@ -14,7 +14,6 @@ from stayfinite.findings import Birth, Finding, Incident, Severity, jsonable
 from stayfinite.findings.jsonable import Json
 from stayfinite.findings.subjects.failed_step import FailedStep
 
-
 _HISTORY_SHOWN = 64
 
 

@@ -88,7 +88,9 @@ class FailedStep:
     gradients: tuple[GradientFacts, ...] = ()
     autocast: str | None = None  # the dtype autocast used in this step
     world_size: int = 1
-    replicas: tuple[ReplicaFacts, ...] = ()  # copies of one model that should stay equal, when more than one is seen
+    replicas: tuple[
+        ReplicaFacts, ...
+    ] = ()  # copies of one model that should stay equal, when more than one is seen
     rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers
 
     @property
