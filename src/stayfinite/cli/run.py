@@ -53,6 +53,10 @@ def command(
     """
     if form == "json" and output is None:
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
+    if policy is not None or clip is not None:
+        raise click.UsageError(
+            "--policy and --clip need a guard; in a script, use Guard(policy=..., clip_norm=...)."
+        )
     if not module and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
     try:
