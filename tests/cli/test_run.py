@@ -61,8 +61,9 @@ TRAINING = """
 
 def test_a_healthy_script_is_left_as_it_is(tmp_path: Path) -> None:
     path = script(tmp_path, TRAINING)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as `run` has it: threads change the last bits
     plain = subprocess.run(
-        [sys.executable, path.name, "--lr", "3"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, path.name, "--lr", "3"], cwd=tmp_path, env=one_thread, capture_output=True, text=True
     )
     watched = run("--format", "json", "--output", "out.json", path.name, "--lr", "3", cwd=tmp_path)
     assert watched.stdout == plain.stdout and "['--lr', '3'] __main__" in watched.stdout
