@@ -8,7 +8,7 @@ STAMP  := $(VENV)/installed
 .PHONY: demo test lint types imports unit bench clean help
 
 help:
-	@echo "make demo    a real training that fails, is caught and recovers"
+	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
 	@echo "make test    install, lint, types, import rules, tests"
 	@echo "make bench   overhead against the peers (installs transformers)"
 	@echo "make clean   remove the virtual environment and caches"
@@ -21,8 +21,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@echo "== a small model learns to add; the plain loop" && $(BIN)/python examples/first_failure/train.py
-	@echo "== the same training, guarded" && $(BIN)/python examples/first_failure/train.py --guard
+	@$(BIN)/python examples/demo.py $(SYSTEM)
 
 test: lint types imports unit
 
@@ -37,7 +36,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench

@@ -40,16 +40,17 @@ def main(argv: list[str] | None = None) -> int:
         guard.observe(router_entropy=terms["router_entropy"] / config["loss"]["weights"]["router_entropy"])
         return terms
 
-    stopped = None
+    code = 0
     try:
         for _, batch in zip(range(options.steps or config["train"]["steps"]), parts.loader, strict=False):
             guard.step(lambda batch=batch: components(batch), batch=batch)
+        guard.save(guard.run_dir / "final.pt")  # refused, should any of it not be finite
     except RunStopped as reason:
-        stopped = reason
         print(reason)
+        code = 1
     guard.close()
     print(json_line({**parts.evaluate(), **guard.counters.to_dict()}))
-    return 1 if stopped else 0
+    return code
 
 
 if __name__ == "__main__":

@@ -47,16 +47,17 @@ def main(argv: list[str] | None = None) -> int:
         run_dir=options.out or HERE / "runs" / f"guarded_{options.config.stem}",
     )
     observe_streams(parts, guard)
-    stopped = None
+    code = 0
     try:
         for _, batch in zip(range(options.steps or config["steps"]), parts.loader, strict=False):
             guard.step(lambda batch=batch: loss_components(parts, batch), batch=batch)
+        guard.save(guard.run_dir / "final.pt")  # refused, should any of it not be finite
     except RunStopped as reason:
-        stopped = reason
         print(reason)
+        code = 1
     guard.close()
     print(json_line({**parts.evaluate(), **guard.counters.to_dict()}))
-    return 1 if stopped else 0
+    return code
 
 
 if __name__ == "__main__":

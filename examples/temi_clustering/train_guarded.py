@@ -32,16 +32,17 @@ def main(argv: list[str] | None = None) -> int:
         run_dir=options.out or HERE / "runs" / f"guarded_{options.config.stem}",
         policy=Policy(bad_component="leave-out"),  # a head whose loss is bad is named, the others train on
     )
-    stopped = None
+    code = 0
     try:
         for _, batch in zip(range(options.steps or config["train"]["steps"]), parts.loader, strict=False):
             guard.step(lambda batch=batch: loss_components(parts, batch), batch=batch)
+        guard.save(guard.run_dir / "final.pt")  # refused, should any of it not be finite
     except RunStopped as reason:
-        stopped = reason
         print(reason)
+        code = 1
     guard.close()
     print(json_line({**parts.evaluate(), **guard.counters.to_dict()}))
-    return 1 if stopped else 0
+    return code
 
 
 if __name__ == "__main__":
