@@ -111,7 +111,7 @@ class Follower:
                     entry = self.foreign(tensor, op if op.factory else None, running.site, running.phase)
                 bad = nan = False
                 if entry is not None and counts and measurable(tensor):
-                    fresh = entry.op is not None and entry.op.uninitialised
+                    fresh = entry.op is not None and entry.op.uninitialised and not op.view
                     if entry.bad or fresh:
                         bad = not math.isfinite(magnitude(tensor))
                         nan = bad and bool(torch.isnan(tensor).any())

@@ -84,8 +84,9 @@ class Names:
     """Names of parameters and buffers, found by the tensor itself or by its memory (`p.data` is another object)."""
 
     def __init__(self, models: list[torch.nn.Module]) -> None:
-        self._names: dict[int, tuple[str, str]] = {}
-        self._memory: dict[tuple[int, int], tuple[str, str]] = {}
+        # Weak, because a number or an address may belong to another tensor once the model is gone.
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, str]]] = {}
+        self._memory: dict[tuple[int, int], int] = {}
         for model in models:
             for name, parameter in model.named_parameters():
                 self._add(parameter, ("parameter", name))
@@ -93,13 +94,19 @@ class Names:
                 self._add(buffer, ("buffer", name))
 
     def _add(self, tensor: torch.Tensor, name: tuple[str, str]) -> None:
-        self._names.setdefault(id(tensor), name)
+        self._names.setdefault(id(tensor), (weakref.ref(tensor), name))
         if is_plain(tensor) and tensor.numel():
-            self._memory.setdefault((tensor.data_ptr(), tensor.numel()), name)
+            self._memory.setdefault((tensor.data_ptr(), tensor.numel()), id(tensor))
 
     def find(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """("parameter", "head.weight"), or None."""
-        found = self._names.get(id(tensor))
-        if found is None and is_plain(tensor) and tensor.numel():
-            found = self._memory.get((tensor.data_ptr(), tensor.numel()))
-        return found
+        known = self._names.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        if not is_plain(tensor) or not tensor.numel():
+            return None
+        place = (tensor.data_ptr(), tensor.numel())
+        known = self._names.get(self._memory.get(place, -1))
+        owner = known[0]() if known is not None else None
+        same = owner is not None and is_plain(owner) and (owner.data_ptr(), owner.numel()) == place
+        return known[1] if known is not None and same else None

@@ -41,6 +41,7 @@ class Operation:
     uninitialised: bool
     random: bool
     factory: bool
+    view: bool  # gives another look at the same memory
     shape_only: bool  # reads no values: zeros_like, new_full
     ignored: bool  # bookkeeping of the profiler and the like
 
@@ -73,6 +74,7 @@ def _describe(func: Any) -> Operation:
         uninitialised=plain_name in _UNINITIALISED,
         random=bare in _RANDOM,
         factory=plain_name.rstrip("_") in _FACTORIES,
+        view=any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
         shape_only=plain_name.startswith("new_") or plain_name.endswith("_like"),
         ignored=name.startswith(("profiler.", "prim.", "c10d_functional.wait")) or bare in _BOOKKEEPING,
     )

@@ -46,6 +46,12 @@ SECONDARY_ERROR = {
         p = torch.sigmoid(x / x.sum())  #!
         loss = F.binary_cross_entropy(p, torch.ones(4))
     """,
+    "normal after an overflow": """
+        x = torch.tensor([200.0, 1.0], requires_grad=True)
+        s = torch.exp(x)  #!
+        s = s - s
+        torch.distributions.Normal(torch.zeros(2), s)
+    """,
     "multinomial after a softmax of nothing": """
         s = torch.full((1, 4), -math.inf)
         p = torch.softmax(s, -1)  #!
