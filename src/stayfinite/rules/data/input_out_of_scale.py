@@ -106,8 +106,21 @@ def _data_operand(birth: TracedBirth) -> Operand | None:
 def _raw_upstream(birth: TracedBirth) -> float:
     """The largest magnitude that went in upstream as it was written or read, before anything was computed of it."""
     return max(
-        (p.absmax or 0.0 for o in birth.operands for p in o.producers if _is_raw(p) and not _is_mask(o)),
+        (
+            p.absmax or 0.0
+            for o in birth.operands
+            for p in o.producers
+            if _is_raw(p) and not _is_mask(o) and not _was_computed(p, o)
+        ),
         default=0.0,
+    )
+
+
+def _was_computed(producer: Producer, operand: Operand) -> bool:
+    """A `cat` of activations is no data: the value was there before it, made by an op that computes."""
+    return any(
+        p.distance > producer.distance and not _is_raw(p) and (p.absmax or 0.0) >= (producer.absmax or 0.0)
+        for p in operand.producers
     )
 
 

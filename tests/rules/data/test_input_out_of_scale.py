@@ -1,0 +1,43 @@
+"""DAT011: what a model concatenates on its way is not its input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rules.traced import explained
+
+SKIP_CONNECTION = """
+    a, b, c = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+    d = nn.Conv2d(8, 4, 3, padding=1)
+    with torch.no_grad():
+        for layer in (a, b):
+            layer.weight.mul_(100.0)
+        d.weight.mul_(60.0)
+    x = torch.randn(2, 4, 8, 8)
+    with torch.autocast("cpu", dtype=torch.float16):
+        h = a(x) + x
+        h = torch.cat([h, b(h)], dim=1)
+        out = d(h)  #!
+    loss = out.float().square().mean()
+"""
+RAW_PIXELS = """
+    layer = nn.Linear(16, 4)
+    with torch.no_grad():
+        layer.weight.mul_(3000.0)
+    x = torch.stack([torch.full((16,), 255.0), torch.full((16,), 30.0)])
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = layer(x)  #!
+    loss = out.float().square().mean()
+"""
+
+
+def test_a_skip_connection_is_no_input(tmp_path: Path) -> None:
+    found = explained(SKIP_CONNECTION, tmp_path)
+    assert found.findings[0].cause == "FP16_OVERFLOW", str(found)
+    assert found.findings[0].line in found.marked
+    assert "DATA_SCALE" not in found.causes, str(found)
+
+
+def test_stacked_samples_are(tmp_path: Path) -> None:
+    found = explained(RAW_PIXELS, tmp_path)
+    assert "DATA_SCALE" in found.causes, str(found)
