@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     code = 0
     try:
         for _, batch in zip(range(options.steps or config["steps"]), parts.loader, strict=False):
-            guard.step(lambda batch=batch: loss_components(parts, batch), batch=batch)
+            guard.step(partial(loss_components, parts, batch), batch=batch)
         guard.save(guard.run_dir / "final.pt")  # refused, should any of it not be finite
     except RunStopped as reason:
         print(reason)
