@@ -102,7 +102,7 @@ def test_a_failing_script_is_located_by_a_second_run_with_the_same_random_number
     assert incident["birth"]["line"] == 13 and incident["birth"]["op"] == "aten.div.Tensor"
     assert incident["findings"][0]["cause"] == "EMPTY_REDUCTION"
     assert [record["step"] for record in incident["history"]] == list(range(bad + 1))
-    assert json.loads((tmp_path / "runs/a/incidents/0000/incident.json").read_text()) == incident
+    assert json.loads((tmp_path / "runs/a/incidents/0001/incident.json").read_text()) == incident
     assert "Born at" in done.stderr and ">   13 |" in done.stderr and "Do not" in done.stderr
 
 

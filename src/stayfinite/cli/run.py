@@ -17,12 +17,25 @@ import click
     show_default=True,
     help="failure: watch, and locate a failure by a second run. always: trace from the first op.",
 )
-@click.option("--policy", default=None, help="What to do with a bad step, as for Guard(policy=...).")
 @click.option(
-    "--clip", type=click.FloatRange(min=0.0, min_open=True), default=None, help="Clip the gradient norm."
+    "--policy",
+    type=click.Choice(["default", "skip", "stop", "watch"]),
+    default=None,
+    help="What to do with a bad step. default: refuse it; if they go on, lower the rate, roll back, and stop at 10 "
+    "in a row. skip: refuse, then stop. stop: at the first. watch: let it happen. Loss spikes are refused only if "
+    "a policy is named.",
 )
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path, file_okay=False), default=None, help="Keep incidents here."
+    "--clip",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=None,
+    help="Clip the gradient norm, whatever the script does.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Keep run.jsonl, incidents and checkpoints here.  [default: runs/TIME, kept if a step was refused]",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -47,16 +60,23 @@ def command(
     target: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run TARGET with its ARGUMENTS, watch it, and explain what fails in it.
+    """Run TARGET with its ARGUMENTS under guard, and explain what fails in it.
 
-    The script is not changed. Its output, exit code and signals stay its own; the report goes to stderr.
+    The script is not changed. Its output, exit code and signals stay its own; the report goes to stderr. A step
+    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run.
+
+    \b
+    stayfinite run train.py --epochs 3
+    stayfinite run --policy stop --run-dir runs/a -m package.train
     """
     if form == "json" and output is None:
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
-    if policy is not None or clip is not None:
+    if trace == "always" and (policy not in (None, "watch") or clip is not None):
         raise click.UsageError(
-            "--policy and --clip need a guard; in a script, use Guard(policy=..., clip_norm=...)."
+            "--trace always only watches: leave it out to have bad steps refused by --policy or clipped by --clip."
         )
+    if policy == "watch" and clip is not None:
+        raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
     if not module and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
     try:
@@ -83,5 +103,6 @@ def command(
     )
     from stayfinite.report.incident import print_report
 
-    files = [path for path in (output, run_dir) if path is not None]
-    sys.exit(launch.run(options, lambda incidents, remarks: print_report(incidents, remarks, files=files)))
+    sys.exit(
+        launch.run(options, lambda incidents, remarks, files: print_report(incidents, remarks, files=files))
+    )

@@ -67,24 +67,56 @@ class WatchedLoop:
         self._replay: Replay | None = None
         self._replays_update = False
         self._trained = False  # the body has run a backward pass or an update
+        self._between = False  # listen between two bodies, too
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """A loop over these batches, listened to for as long as it runs."""
         with intercept(self, self._guard.state.optimizers, self._guard.state.scaler):
-            for batch in batches:
-                with ExitStack() as body:
-                    self._enter(batch, body)
-                    body.callback(self._leave)
-                    yield batch
-                refusal, self._refusal = self._refusal, None
-                if refusal is not None:
-                    evidence = None
-                    if self._guard.wants_replay(refusal):
-                        evidence = yield from self._hand_out_again(refusal)
-                    self._guard.conclude(refusal, evidence)
+            yield from self.bodies(batches)
+
+    def bodies(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same where somebody else has the loop's calls brought here."""
+        for batch in batches:
+            with ExitStack() as body:
+                self._enter(batch, body)
+                body.callback(self._leave)
+                yield batch
+            refusal, self._refusal = self._refusal, None
+            if refusal is not None:
+                evidence = None
+                if self._guard.wants_replay(refusal):
+                    evidence = yield from self._hand_out_again(refusal)
+                self._guard.conclude(refusal, evidence)
+
+    def listen_always(self) -> None:
+        """Guard updates outside of any loop over batches, too: each is then a step of its own."""
+        self._between = self.listening = True
+        self._guard.begin_step()
+        self._guard.open_window()
+
+    def end_step(self) -> None:
+        """Outside of a loop over batches: an update was made or refused, so what follows belongs to the next step."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            self._guard.conclude(refusal, None)
+        else:
+            self._guard.begin_step()
+
+    def put_back_aftermath(self) -> None:
+        """Take back what was done to schedule and averages since the last refusal."""
+        if self._aftermath is not None:
+            self._aftermath.put_back()
+            self._aftermath = None
+
+    @property
+    def replaying(self) -> bool:
+        return self._replay is not None
 
     def refused(self, refusal: Refusal) -> None:
         """The guard refused the step of this body; it is looked into when the body has ended."""
-        self._refusal = refusal
+        earlier, self._refusal = self._refusal, refusal
+        if earlier is not None:  # several updates in one body: only the last can be replayed
+            self._guard.conclude(earlier, None)
 
     def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
@@ -115,13 +147,11 @@ class WatchedLoop:
         self.listening, self._trained = True, False
 
     def _leave(self) -> None:
-        self.listening = False
+        self.listening = self._between
         if not self._trained:
             self._guard.mend_buffers()
         self._guard.recovery.scaling.settle_refusal()
-        if self._aftermath is not None:
-            self._aftermath.put_back()
-            self._aftermath = None
+        self.put_back_aftermath()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from stayfinite.findings import Incident
 from stayfinite.launch import second_run
@@ -18,10 +19,10 @@ from stayfinite.launch.session import Session
 __all__ = ["Options", "run"]
 
 
-def run(options: Options, report: Callable[[list[Incident], list[str]], None]) -> int:
-    """Run the script under watch; returns the script's own exit code.
+def run(options: Options, report: Callable[[list[Incident], list[str], list[Path]], None]) -> int:
+    """Run the script under guard; returns the script's own exit code, or 1 if the policy stopped it.
 
-    `report` is given the incidents and remarks when the script is over.
+    `report` is given the incidents, remarks and places of files when the script is over.
     """
     second_run.Beginning.restore_from_environment()
     beginning = second_run.Beginning()
@@ -34,8 +35,10 @@ def run(options: Options, report: Callable[[list[Incident], list[str]], None]) -
             return
         reported = True
         incidents, remarks = _conclude(session, options, beginning, outcome)
-        write(options, incidents)
-        report(incidents, remarks)
+        session.close(incidents)
+        write(options, session.folder.path, incidents)
+        files = [path for path in (options.output, session.folder.path) if path is not None]
+        report(incidents, remarks, files)
 
     _flush_before_hard_exit(finish)
     session.start()

@@ -64,6 +64,7 @@ class Optimizers:
         )
         self.on_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.after_step: Callable[[torch.optim.Optimizer], None] | None = None
+        self.on_created: Callable[[], None] | None = None
         self._handles: list[Any] = []
 
     def install(self, patches: Patches) -> None:
@@ -81,6 +82,8 @@ class Optimizers:
     def _created(self, original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         self._watch(optimizer, here())
+        if self.on_created is not None:
+            self.on_created()
 
     def _watch(self, optimizer: torch.optim.Optimizer, place: Place) -> Watched:
         watched = Watched(weakref.ref(optimizer), place)

@@ -10,14 +10,14 @@ from stayfinite.launch.options import Options
 SCHEMA = 1
 
 
-def write(options: Options, incidents: list[Incident]) -> None:
-    """Write what was asked for: --output, and incidents/NNNN/ under --run-dir."""
+def write(options: Options, run_dir: Path | None, incidents: list[Incident]) -> None:
+    """Write what was asked for: --output, and incidents/NNNN/ in the folder of the run."""
     if options.output is not None and options.form == "json":
         document = {"schema": SCHEMA, "incidents": [incident.to_json() for incident in incidents]}
         _write_whole(options.output, dumps(document, indent=2) + "\n")
-    if options.run_dir is not None:
-        for number, incident in enumerate(incidents):
-            folder = options.run_dir / "incidents" / f"{number:04d}"
+    if run_dir is not None:
+        for number, incident in enumerate(incidents, start=1):
+            folder = run_dir / "incidents" / f"{number:04d}"
             folder.mkdir(parents=True, exist_ok=True)
             _write_whole(folder / "incident.json", dumps(incident.to_json(), indent=2) + "\n")
 

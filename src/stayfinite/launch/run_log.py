@@ -69,6 +69,10 @@ class RunLog:
         self.current = Current([])
         self.step += 1
 
+    def begin_again(self) -> None:
+        """What was noted since the last step was a repetition."""
+        self.current = Current([])
+
     def so_far(self) -> tuple[StepRecord, ...]:
         """The history with the running step as its last entry."""
         losses = self.current.losses

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 import stayfinite
+from stayfinite.recover import RunStopped
 
 _OURS = str(Path(stayfinite.__file__).parent)
 
@@ -37,6 +38,9 @@ def run_as_main(target: str, arguments: Sequence[str], *, module: bool) -> Outco
         outcome = Outcome(0)
     except SystemExit as leaving:
         outcome = Outcome(_exit_code(leaving))
+    except RunStopped as reason:
+        print(f"stayfinite: {reason}", file=sys.stderr)
+        outcome = Outcome(1)
     except KeyboardInterrupt as error:
         _show(error)
         outcome = Outcome(130, error, interrupted=True)

@@ -15,12 +15,15 @@ from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.launch import state_scan
+from stayfinite.launch.keeping import Keeper
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
+from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.run_log import RunLog
 from stayfinite.launch.script import Outcome, without_our_frames
 from stayfinite.launch.suspicions import Suspicion
 from stayfinite.launch.watch import Watch
+from stayfinite.recover import Policy
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.replay.modules import living_models
@@ -36,10 +39,26 @@ class Session:
         self.tracer = Tracer()
         self.observers = Observers(self.log, self.tracer)
         self.watch = Watch(self.observers)
+        self.folder = RunFolder(options.run_dir)
+        self.keeper = self._make_keeper()
+
+    def _make_keeper(self) -> Keeper | None:
+        """Who refuses bad steps. A run that is traced from its first op is only watched, as is `--policy watch`."""
+        options = self.options
+        if options.policy == "watch" or options.trace == "always":
+            return None
+        policy = Policy.named(options.policy or "default")
+        if options.policy is None:
+            policy = replace(
+                policy, spikes="ignore"
+            )  # a script that asked for nothing keeps its healthy steps
+        return Keeper(self.observers, self.watch, policy, options.clip, self.folder)
 
     def start(self) -> None:
         self.observers.install()
         self.watch.install()
+        if self.keeper is not None:
+            self.keeper.install()
         if self.options.trace == "always" and self.options.trace_from_step:
             self.tracer.listen_to_optimizers()
         elif self.options.trace != "never":
@@ -70,12 +89,21 @@ class Session:
         if traced:
             self.watch.note_results()
         self.tracer.stop()
+        if self.keeper is not None:
+            self.keeper.remove()
         self.observers.remove()
         self._note_poisoned_state()
         failed = self.failures()
         found = [self._incident(suspicion) for suspicion in failed] or [self._silent()]
         found += [self._incident(suspicion, handled=True) for suspicion in self.watch.suspicions.handled()]
         return [incident for incident in found if incident is not None][: self.options.max_incidents]
+
+    def close(self, incidents: list[Incident]) -> None:
+        """Say in the incidents what was done about them, and keep the folder of the run if it is worth keeping."""
+        for incident in incidents:
+            if self.keeper is not None and incident.step in self.keeper.actions:
+                incident.action = self.keeper.actions[incident.step]
+        self.folder.close(keep=self.keeper is not None and self.keeper.refused > 0)
 
     def failures(self) -> list[Suspicion]:
         return self.watch.suspicions.failures(trained=self.log.optimizer_steps > 0)
@@ -116,6 +144,8 @@ class Session:
         """What the reader of a report should know besides the incidents."""
         if self.tracer.follower.trouble:
             yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
+        if self.keeper is not None:
+            yield from self.keeper.remarks()
 
     def _note_uncaught(self, error: BaseException) -> None:
         place = _place_of(error)

@@ -71,6 +71,10 @@ class Suspicions:
             if known.step == step and known.kind in ("loss", "gradient"):
                 known.touched_state = True
 
+    def of_step(self, step: int) -> bool:
+        """Something was seen in this step."""
+        return any(known.step == step for known in self.all)
+
     def failures(self, *, trained: bool) -> list[Suspicion]:
         """Those that are failures of the run and not handled by the script itself."""
         serious = [s for s in self.all if self._failed(s)]

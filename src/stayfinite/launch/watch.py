@@ -157,6 +157,12 @@ class Watch:
             self.suspicions.stepped_on(last.step)
         self.tracer.next_step(self.log.step)
 
+    def step_was_refused(self, kind: str, step: int, evidence: FailedStep | None) -> None:
+        """The script called for an update that would have made the weights bad, and did not get it."""
+        self.suspicions.stepped_on(step)
+        if evidence is not None or not self.suspicions.of_step(step):
+            self._suspect(kind, evidence, touched=True, step=step)
+
     # -- numbers and errors ------------------------------------------------------------------------------
 
     def _number_read(self, original: Any, tensor: torch.Tensor) -> Any:

@@ -30,6 +30,11 @@ class Counters:
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
 
+    def add(self, others: Counters) -> None:
+        """Count what another part of the same run counted."""
+        for name, count in asdict(others).items():
+            setattr(self, name, getattr(self, name) + count)
+
     def load(self, saved: dict[str, int]) -> None:
         """Go on counting where a saved run was."""
         for name in asdict(self):

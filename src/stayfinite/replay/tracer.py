@@ -211,6 +211,15 @@ class Tracer:
         finally:
             self.looking -= 1
 
+    @contextmanager
+    def following_again(self) -> Iterator[None]:
+        """Inside `only_looking`: what is computed in here belongs to the trace after all."""
+        looking, self.looking = self.looking, 0
+        try:
+            yield
+        finally:
+            self.looking = looking
+
     def written_at(self, tensor: torch.Tensor) -> Site | None:
         """The line that last wrote into this tensor's memory, if it was traced."""
         entry = self.follower.journal.writer(tensor)

@@ -1,0 +1,280 @@
+"""Keeper: guards the training of a script that knows nothing of it, so that a bad step never reaches the weights."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.utils.data import dataloader
+
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.guard import Guard, StepResult
+from stayfinite.guarding.attempt import Attempt, Refusal
+from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.launch.observers import Observers
+from stayfinite.launch.run_folder import RunFolder
+from stayfinite.launch.training_parts import training_parts
+from stayfinite.launch.watch import Watch
+from stayfinite.recover import Policy
+from stayfinite.recover.ladder import Counters
+from stayfinite.report.refusal import sentence
+from stayfinite.watch.intercept import intercept
+
+
+class ScriptGuard(Guard):
+    """A guard whose refusals become suspicions of the run's session instead of files of its own."""
+
+    tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
+    replay_after = 0.0
+
+    @property
+    def loop(self) -> WatchedLoop:
+        return self._loop
+
+    def _file(
+        self,
+        refused: RefusedStep,
+        evidence: FailedStep | None,
+        attempt: Attempt,
+        result: StepResult,
+        *,
+        goes_on: bool,
+    ) -> None:
+        self.tell(refused, evidence, result)
+
+    def wants_replay(self, refusal: Refusal) -> bool:
+        """A body that runs twice is seen by the script (counters, prints): only where a second run takes too long."""
+        return time.monotonic() > self.replay_after and super().wants_replay(refusal)
+
+
+class Keeper:
+    """Makes a guard when the script begins to train, and brings the script's own calls to it.
+
+    Batches of a DataLoader mark where a step begins. Without one, a step ends with its update.
+    """
+
+    def __init__(
+        self, observers: Observers, watch: Watch, policy: Policy, clip: float | None, folder: RunFolder
+    ) -> None:
+        self._observers, self._watch, self._tracer = observers, watch, observers.tracer
+        self._policy, self._clip, self._folder = policy, clip, folder
+        self._guard: ScriptGuard | None = None
+        self._loop: WatchedLoop | None = None
+        self._listening = ExitStack()
+        self._first_forward: Any = None
+        self._driving: weakref.ref[Any] | None = None  # the loader whose batches are the steps
+        self._driven: Iterator[Any] | None = None
+        self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
+        self.patience = 0.0  # seconds into the run after which a failed step is replayed at once
+        self.refused = 0
+        self.actions: dict[int, str] = {}  # by step
+        self.counts = Counters()
+        self.obstacle: str | None = None
+
+    def install(self) -> None:
+        self._observers.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        self._observers.optimizers.on_created = self._optimizer_was_made
+        self._observers.scalers.on_skip = self._scaler_skipped
+        self._wait_for_forward()
+
+    def remove(self) -> None:
+        """The script is over: nothing is guarded any more."""
+        self._forget()
+        if self._first_forward is not None:
+            self._first_forward.remove()
+
+    def remarks(self) -> Iterator[str]:
+        """What the reader of a report should know."""
+        if self.obstacle is not None:
+            yield f"The run was watched but not guarded: {self.obstacle}"
+        elif self.refused:
+            counts = self.counts
+            yield (
+                f"{self.refused} updates were not applied; the weights are finite. "
+                f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
+            )
+
+    # -- when there is something to guard
+
+    def _wait_for_forward(self) -> None:
+        """The last moment before a step can change anything is the first forward pass."""
+        if self._first_forward is None:
+            self._first_forward = register_module_forward_pre_hook(lambda module, args: self._begin())
+
+    def _optimizer_was_made(self) -> None:
+        """Another optimizer, another set of things to guard; nothing of the old one is kept alive."""
+        self._forget()
+        self._wait_for_forward()
+
+    def _begin(self) -> None:
+        optimizers = [
+            o for w in self._observers.optimizers.known.values() if (o := w.optimizer()) is not None
+        ]
+        if self._guard is not None or not optimizers or self.obstacle is not None:
+            return
+        if self._first_forward is not None:
+            self._first_forward.remove()
+            self._first_forward = None
+        with self._tracer.only_looking():
+            try:
+                self._make_guard(optimizers)
+            except (ValueError, TypeError, OSError) as error:
+                self.obstacle = f"{type(error).__name__}: {error}"
+
+    def _make_guard(self, optimizers: list[Optimizer]) -> None:
+        schedulers = [s for w in self._observers.schedulers.known if (s := w.scheduler()) is not None]
+        models, averages = training_parts(optimizers)
+        guard = ScriptGuard(
+            next(iter(models.values())) if len(models) == 1 else models,
+            optimizers,
+            [s for s in schedulers if getattr(s, "optimizer", None) in optimizers],
+            ema=averages,
+            clip_norm=self._clip,
+            run_dir=self._folder.open(),
+            policy=self._policy,
+            scheduler_interval="epoch",  # the script advances them
+            quiet=True,
+        )
+        guard.tell, guard.replay_after = self._refused, self._observers.log.started + self.patience
+        self._guard, self._loop = guard, guard.loop
+        self._listening.enter_context(intercept(self, optimizers, None))
+        self._loop.listen_always()
+
+    def _forget(self) -> None:
+        self._listening.close()
+        if self._guard is not None:
+            self.counts.add(self._guard.counters)
+            self._guard.close()
+        self._guard = self._loop = self._driving = self._driven = None
+        self._beside = []
+
+    # -- what the script does
+
+    def _next_batch(self, original: Any, iterator: Any) -> Any:
+        """The next batch of a DataLoader; the first loader to give one in a step is the one whose batches are steps."""
+        if threading.current_thread() is not threading.main_thread():
+            return original(iterator)  # batches fetched ahead
+        self._begin()
+        loop = self._loop
+        if loop is None:
+            return original(iterator)
+        driving = self._driving() if self._driving is not None else None
+        if driving is not None and driving is not iterator:
+            return self._batch_beside(original, iterator, loop)
+        if driving is None or self._driven is None:
+            self._driving = weakref.ref(iterator)
+            self._driven = loop.bodies(self._batches_of(weakref.ref(iterator), original))
+        with self._tracer.only_looking():
+            return self._advance(self._driven)
+
+    def _batches_of(self, iterator: weakref.ref[Any], original: Any) -> Iterator[Any]:
+        """What a DataLoader's iterator gives; it stays the script's own and ends with it."""
+        while (living := iterator()) is not None:
+            try:
+                batch = self._traced(partial(original, living))
+            except StopIteration:
+                return
+            del living
+            yield batch
+
+    def _advance(self, driven: Iterator[Any]) -> Any:
+        loop = self._loop
+        was_replaying = loop is not None and loop.replaying
+        if not was_replaying:
+            self._beside = []
+        try:
+            return next(driven)
+        except BaseException:
+            self._driving = self._driven = None
+            raise
+        finally:
+            if was_replaying:
+                self._observers.log.begin_again()
+
+    def _batch_beside(self, original: Any, iterator: Any, loop: WatchedLoop) -> Any:
+        """A second loader in the same step; in a replay it gives again what it gave before."""
+        if loop.replaying:
+            for position, (of, batch) in enumerate(self._beside):
+                if of is iterator:
+                    del self._beside[position]
+                    return batch
+        batch = original(iterator)
+        self._beside.append((iterator, batch))
+        del self._beside[:-_BESIDE_KEPT]
+        return batch
+
+    def saw_backward(self, roots: Sequence[Tensor]) -> None:
+        if self._loop is not None:
+            with self._tracer.only_looking():
+                if self._driven is None:
+                    self._loop.put_back_aftermath()
+                self._loop.saw_backward(roots)
+
+    def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
+        if self._loop is None or self._tracer.active:
+            return None
+        return self._loop.saw_clip(gradients)
+
+    def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
+        loop = self._loop
+        if loop is None or _scaler_skips(optimizer) or (closure is None and not _has_gradients(optimizer)):
+            return step()
+        with self._tracer.only_looking():
+            value = loop.wants_step(optimizer, lambda: self._traced(step), closure)
+            if self._driven is None:
+                loop.end_step()
+        return value
+
+    def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
+        return step()  # the scaler looks for itself; if it finds nothing it calls optimizer.step
+
+    def _traced(self, step: Callable[[], Any]) -> Any:
+        with self._tracer.following_again():
+            return step()
+
+    def _scaler_skipped(self) -> None:
+        """The scaler refused the step itself; buffers that its forward pass made bad are put back."""
+        guard = self._guard
+        if guard is not None and self._loop is not None and not self._loop.replaying:
+            with self._tracer.only_looking():
+                guard.mend_buffers()
+                guard.window = None
+                guard.open_window()
+
+    def _refused(self, refused: RefusedStep, evidence: FailedStep | None, result: StepResult) -> None:
+        log = self._observers.log
+        made = refused.bad_update  # and taken back: then it has been counted
+        step = log.step - 1 if made else log.step
+        self.refused += 1
+        self.actions[step] = result.action
+        self._watch.step_was_refused(refused.trigger, step, evidence)
+        if not made:
+            log.close_step(None, refused.grad_norm, applied=False)
+        print(
+            f"stayfinite: step {step}: {sentence(refused)}; the update is not applied ({result.action}).",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+_BESIDE_KEPT = 8
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def _scaler_skips(optimizer: Optimizer) -> bool:
+    """A fused optimizer that a scaler steps: it skips on the device if this is not zero."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, Tensor) and bool(found.detach().sum() != 0)
