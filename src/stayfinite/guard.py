@@ -24,6 +24,7 @@ from stayfinite.guarding.health import Health
 from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.locate import Replay, explain
 from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.telling import Telling
 from stayfinite.guarding.unseen import Unseen
 from stayfinite.guarding.upkeep import Intervals, Upkeep
@@ -67,6 +68,7 @@ class Guard:
         snapshot_every: int = 100,
         save_every: int = 0,
         keep: int = 3,
+        probe: Callable[[], Any] | None = None,
         listeners: Sequence[Any] = (),
         quiet: bool = False,
     ) -> None:
@@ -80,6 +82,9 @@ class Guard:
         locate: follow a refused step once more, op by op, to name the line where it went wrong.
         check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
         save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay (0: all).
+        probe: gives a tensor, a number or a dict of named ones that must be finite (a forward pass on a fixed batch,
+            the alphas of a layer). Called before every epoch of `watch`, before a copy to go back to is taken, before
+            a save, after a restore and at the first refused step of a row; it leaves no trace.
         listeners: callables or TensorBoard writers that get every record too.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.named(policy)
@@ -95,6 +100,10 @@ class Guard:
             save_every=save_every,
             keep=keep,
         )
+        if probe is not None and not callable(probe):
+            raise TypeError(
+                f"Guard(probe=...) takes a function that gives named values; got a {type(probe).__name__}"
+            )
         self.clip_norm, self._accumulate, self._sync, self._locate = clip_norm, accumulate, sync, locate
         self._advances_scheduler = scheduler_interval == "step"
         self._device = next(iter(self.state.parameter_names)).device
@@ -105,10 +114,18 @@ class Guard:
         self.watcher = Watcher(self.state.parameter_names)
         self.recovery = Recovery(self.state, self.policy)
         self._health = Health(self.state)
+        self._probe = HealthProbe(probe, self.state, self._telling)
         intervals = Intervals(check_every, snapshot_every, save_every, keep)
         folder = self.run_dir / "snapshots"
         self._upkeep = Upkeep(
-            self.state, self._health, self.recovery, self.watcher, self._telling, folder, intervals
+            self.state,
+            self._health,
+            self._probe,
+            self.recovery,
+            self.watcher,
+            self._telling,
+            folder,
+            intervals,
         )
         self._loop = WatchedLoop(self)
         self._unseen = Unseen(self.recovery, self.watcher)
@@ -182,7 +199,7 @@ class Guard:
             raise ValueError(
                 "guard.watch needs sync=True: a loop's own scheduler would not wait; use guard.step"
             )
-        return self._loop.batches(self._upkeep.position.batches(loader))
+        return self._loop.batches(self._upkeep.batches(loader))
 
     def begin_step(self) -> None:
         """Between two steps all state is whole: the moment to look at it, copy it or save it."""
@@ -363,9 +380,10 @@ class Guard:
 
     def _answer(self, refused: RefusedStep, attempt: Attempt, verdict: Verdict) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
-        action = self.recovery.ladder.failure(
-            state_is_bad=self._any_rank(bool(self.bad_state())), is_spike=refused.trigger == "spike"
-        )
+        bad = self._any_rank(bool(self.bad_state()))
+        if not bad and self.recovery.ladder.failures_in_a_row == 0:
+            bad = self._any_rank(self._probe.look("refusal").is_bad)  # then skipping cannot help: go back
+        action = self.recovery.ladder.failure(state_is_bad=bad, is_spike=refused.trigger == "spike")
         if action == "rollback" and not self.recovery.last_good.available:
             action = "stop"
         what = sentence(refused)
@@ -476,15 +494,20 @@ class Guard:
         """How many times `guard.watch` has gone through its loader; restored with a checkpoint."""
         return self._upkeep.position.epoch
 
-    def mend_buffers(self) -> None:
-        """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite."""
-        if not self._health.after_forward():
+    def mend_buffers(self) -> bool:
+        """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite.
+
+        True if it was not, and the buffers are as before.
+        """
+        healthy = self._health.after_forward()
+        if not healthy:
             self.recovery.transaction.undo(restore_rng=False)
             self._telling.tell(
                 "mended",
                 f"before step {self.step_count}: a batch that was not trained on left NaN or Inf in "
                 "buffers; they are as before",
             )
+        return not healthy
 
     @property
     def success_rate(self) -> float:

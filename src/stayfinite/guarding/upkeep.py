@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from stayfinite.guarding import saving
 from stayfinite.guarding.health import Health
+from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.telling import Telling
 from stayfinite.recover import CheckpointError, consensus
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.watcher import Watcher
+
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,26 @@ class Upkeep:
         self,
         state: TrainingState,
         health: Health,
+        probe: HealthProbe,
         recovery: Recovery,
         watcher: Watcher,
         telling: Telling,
         folder: Path,
         intervals: Intervals,
     ) -> None:
-        self._state, self._health, self._recovery, self._watcher = state, health, recovery, watcher
+        self._state, self._health, self._probe = state, health, probe
+        self._recovery, self._watcher = recovery, watcher
         self._telling, self._folder, self._intervals = telling, folder, intervals
         self._device = next(iter(state.parameter_names)).device
         self._last = -1
         self.position = DataPosition()
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """An epoch; it begins with a look at the run's health."""
+        seen = self._probe.look("epoch")
+        if seen.is_bad:
+            self._telling.tell("warning", f"epoch {self.position.epoch} begins, but {seen}")
+        yield from self.position.batches(loader)
 
     def before_step(self) -> None:
         """Do what is due before this step, once."""
@@ -55,13 +69,32 @@ class Upkeep:
             self._save_if_possible()
         calm = self._recovery.ladder.failures_in_a_row == 0
         if calm and every.snapshot and step % every.snapshot == 0:
-            if not consensus.any_rank(bool(self._health.bad()), self._device):
+            if self._is_good(step):
                 self._recovery.keep(step)
         elif every.check and step % every.check == 0:
             self._watcher.check_state(tensor for _, _, tensor in self._health.tensors())
 
+    def _is_good(self, step: int) -> bool:
+        """May the state as it is now become the one to go back to? The same answer on every rank."""
+        if self._any_rank(bool(self._health.bad())):
+            return False
+        seen = self._probe.look("snapshot")
+        if seen.is_bad:
+            self._telling.tell(
+                "warning", f"the state of step {step} does not become the last good one: {seen}"
+            )
+        return not self._any_rank(seen.is_bad)
+
+    def _any_rank(self, flag: bool) -> bool:
+        return consensus.any_rank(flag, self._device)
+
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
+        seen = self._probe.look("save")
+        if seen.is_bad:
+            raise CheckpointError(
+                f"{path} was not written: {seen}. A checkpoint that was there before is untouched."
+            )
         step, counters = self._telling.step, self._recovery.ladder.counters
         saving.save(path, self._state, self._health, step, self.position, counters)
         return path
@@ -85,12 +118,18 @@ class Upkeep:
             path, self._state, self._health, self.position, counters, resume_lr
         )
         self._watcher.forget()
-        self._recovery.keep(self._telling.step)
         self._telling.tell("restore", text)
+        seen = self._probe.look("restore")
+        if seen.is_bad:
+            self._recovery.last_good.forget()
+            self._telling.tell("warning", f"{path} is restored, but {seen}; restore an older one")
+        else:
+            self._recovery.keep(self._telling.step)
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
-        if consensus.any_rank(bool(self._health.bad()), self._device) and self._recovery.last_good.available:
+        bad = self._any_rank(bool(self._health.bad())) or self._any_rank(self._probe.look("stop").is_bad)
+        if bad and self._recovery.last_good.available:
             self._recovery.last_good.restore()
         try:
             return self.save_numbered()

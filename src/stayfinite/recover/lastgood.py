@@ -29,6 +29,10 @@ class LastGood:
         self._copy.restore()
         return self.step
 
+    def forget(self) -> None:
+        """What it holds is of another run than the one that goes on."""
+        self.step = None
+
     @property
     def available(self) -> bool:
         return self.step is not None
