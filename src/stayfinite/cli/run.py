@@ -42,6 +42,15 @@ import click
     "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
 )
 @click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--replay-after",
+    type=click.FloatRange(min=0.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A failure this long after the start is located at once, by giving the loop over a DataLoader the same "
+    "batch again, instead of by a second run of the script.",
+)
 @click.option("--trace-from-step", type=int, default=None, hidden=True)
 @click.option("--stop-after-step", type=int, default=None, hidden=True)
 @click.argument("target")
@@ -55,6 +64,7 @@ def command(
     form: str,
     output: Path | None,
     max_incidents: int,
+    replay_after: float,
     trace_from_step: int | None,
     stop_after_step: int | None,
     target: str,
@@ -98,6 +108,7 @@ def command(
         max_incidents=max_incidents,
         policy=policy,
         clip=clip,
+        replay_after=replay_after,
         trace_from_step=trace_from_step,
         stop_after_step=stop_after_step,
     )

@@ -22,6 +22,7 @@ from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt, Refusal
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.launch.observers import Observers
+from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.training_parts import training_parts
 from stayfinite.launch.watch import Watch
@@ -64,10 +65,10 @@ class Keeper:
     """
 
     def __init__(
-        self, observers: Observers, watch: Watch, policy: Policy, clip: float | None, folder: RunFolder
+        self, observers: Observers, watch: Watch, policy: Policy, options: Options, folder: RunFolder
     ) -> None:
         self._observers, self._watch, self._tracer = observers, watch, observers.tracer
-        self._policy, self._clip, self._folder = policy, clip, folder
+        self._policy, self._options, self._folder = policy, options, folder
         self._guard: ScriptGuard | None = None
         self._loop: WatchedLoop | None = None
         self._listening = ExitStack()
@@ -75,8 +76,7 @@ class Keeper:
         self._driving: weakref.ref[Any] | None = None  # the loader whose batches are the steps
         self._driven: Iterator[Any] | None = None
         self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
-        self.patience = 0.0  # seconds into the run after which a failed step is replayed at once
-        self.refused = 0
+        self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
         self.counts = Counters()
         self.obstacle: str | None = None
@@ -103,6 +103,9 @@ class Keeper:
                 f"{self.refused} updates were not applied; the weights are finite. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
+
+        if self.mended:
+            yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
 
     # -- when there is something to guard
 
@@ -139,13 +142,16 @@ class Keeper:
             optimizers,
             [s for s in schedulers if getattr(s, "optimizer", None) in optimizers],
             ema=averages,
-            clip_norm=self._clip,
+            clip_norm=self._options.clip,
             run_dir=self._folder.open(),
             policy=self._policy,
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
         )
-        guard.tell, guard.replay_after = self._refused, self._observers.log.started + self.patience
+        guard.tell, guard.replay_after = (
+            self._refused,
+            self._observers.log.started + self._options.replay_after,
+        )
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
@@ -247,7 +253,9 @@ class Keeper:
         guard = self._guard
         if guard is not None and self._loop is not None and not self._loop.replaying:
             with self._tracer.only_looking():
-                guard.mend_buffers()
+                if guard.mend_buffers():
+                    self.mended += 1
+                    self._watch.buffers_were_bad(self._observers.log.step - 1)
                 guard.window = None
                 guard.open_window()
 

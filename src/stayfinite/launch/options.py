@@ -22,5 +22,6 @@ class Options:
     max_incidents: int = 10
     policy: str | None = None
     clip: float | None = None
+    replay_after: float = 60.0  # seconds into the run after which a second run would take too long
     trace_from_step: int | None = None  # in a second run: trace from here on
     stop_after_step: int | None = None  # in a second run: nothing after this step is of interest

@@ -52,7 +52,7 @@ class Session:
             policy = replace(
                 policy, spikes="ignore"
             )  # a script that asked for nothing keeps its healthy steps
-        return Keeper(self.observers, self.watch, policy, options.clip, self.folder)
+        return Keeper(self.observers, self.watch, policy, options, self.folder)
 
     def start(self) -> None:
         self.observers.install()
@@ -172,6 +172,9 @@ class Session:
         """Weights that are bad at the end, however they became so, are a failure."""
         self._state = state_scan.scan(self.observers.optimizers, self.tracer, self.log.step)
         trained = [t for t in self._state if t.owner in ("parameter", "optimizer state") and t.nan]
+        kept = [t for t in self._state if t.owner == "average" or "running_" in t.name]
+        if kept and self.watch.suspicions.outlasts():
+            return  # the script dropped a bad step, and its traces are still there
         if trained and not self.watch.suspicions.all:
             self.watch.suspicions.add(Suspicion("parameter", self.log.step, None, touched_state=True))
 

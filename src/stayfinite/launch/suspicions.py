@@ -71,9 +71,20 @@ class Suspicions:
             if known.step == step and known.kind in ("loss", "gradient"):
                 known.touched_state = True
 
+    def outlasts(self, step: int | None = None) -> bool:
+        """What was bad in this step (in any step) is still in buffers or averages; False if nothing was seen."""
+        seen = [known for known in self.all if step is None or known.step == step]
+        for known in seen[:1]:
+            known.touched_state, known.expected = True, False
+        return bool(seen)
+
     def of_step(self, step: int) -> bool:
         """Something was seen in this step."""
         return any(known.step == step for known in self.all)
+
+    def forget_unlocated(self, step: int) -> None:
+        """A replay has shown what was only seen in this step."""
+        self.all = [known for known in self.all if known.step != step or known.evidence is not None]
 
     def failures(self, *, trained: bool) -> list[Suspicion]:
         """Those that are failures of the run and not handled by the script itself."""

@@ -101,8 +101,8 @@ class Watch:
         # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
         self._suspect(kind, evidence, roots=roots)
 
-    def note_arrivals(self) -> None:
-        """Bad values that reached gradients, parameters or buffers since the last look."""
+    def note_arrivals(self, step: int | None = None) -> None:
+        """Bad values that reached gradients, parameters or buffers since the last look, in this step."""
         noticed = self.tracer.follower.noticed
         new, self._arrivals_seen = noticed.arrivals[self._arrivals_seen :], len(noticed.arrivals)
         for arrival in new:
@@ -118,7 +118,9 @@ class Watch:
             if evidence is not None:
                 expected = arrival.kind == "gradient" and self._is_scaled()
                 kind = "spike" if swollen else arrival.kind
-                self._suspect(kind, evidence, touched=lasting, expected=expected, roots=arrival.roots)
+                self._suspect(
+                    kind, evidence, touched=lasting, expected=expected, roots=arrival.roots, step=step
+                )
 
     def _known(self, roots: frozenset[int]) -> Suspicion | None:
         """The failure that already stands for one of these births; a run full of NaN has thousands of repeats."""
@@ -145,8 +147,8 @@ class Watch:
             self._suspect("spike", None)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self.note_arrivals()
         last = self.log.history[-1]
+        self.note_arrivals(last.step)  # what the update did belongs to the step that it ended
         # The loss of the last backward pass: one that the script threw away before is not in this update.
         seen = last.loss is not None or last.grad_norm is not None
         healthy = not self._loss_is_bad and (last.grad_norm is None or math.isfinite(last.grad_norm))
@@ -160,8 +162,15 @@ class Watch:
     def step_was_refused(self, kind: str, step: int, evidence: FailedStep | None) -> None:
         """The script called for an update that would have made the weights bad, and did not get it."""
         self.suspicions.stepped_on(step)
+        if evidence is not None:
+            self.suspicions.forget_unlocated(step)
         if evidence is not None or not self.suspicions.of_step(step):
             self._suspect(kind, evidence, touched=True, step=step)
+
+    def buffers_were_bad(self, step: int) -> None:
+        """A step that was not applied had left NaN or Inf in buffers: unguarded, evaluation would be dead."""
+        if not self.suspicions.outlasts(step):
+            self._suspect("buffer", None, touched=True, step=step)
 
     # -- numbers and errors ------------------------------------------------------------------------------
 

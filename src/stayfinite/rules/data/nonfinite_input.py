@@ -60,10 +60,11 @@ class NonfiniteInput(Rule[FailedStep]):
             if origin in ("parameter", "buffer", "state", "gradient"):
                 continue
             nan, inf = birth.birth.nan, birth.birth.inf
-            if birth.transition == "deliberate" and (
-                birth.op not in _WRITTEN or (not nan and birth is not subject.birth)
-            ):
-                continue  # a mask of -inf is no data, unless nothing else explains the failure
+            in_batch = any(not tensor.finite for tensor in subject.batch)
+            data = nan or in_batch or birth is subject.birth
+            if birth.transition == "deliberate" and (birth.op not in _WRITTEN or not data):
+                continue  # a mask of -inf is no data, unless nothing else explains the failure, or the batch has it
+            origin = "batch" if in_batch else origin
             samples = f" in samples {list(birth.birth.samples[:5])}" if birth.birth.samples else ""
             yield self.finding(
                 f"{_words(origin)} holds {nan} NaN and {inf} Inf among {birth.birth.numel} values{samples}",

@@ -96,7 +96,8 @@ class OneBatchJump(Rule[FailedStep]):
 def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float | None]]]:
     yield "loss", [abs(r.loss) if r.loss is not None else None for r in history]
     yield "gradient norm", [r.grad_norm for r in history]
-    yield "largest input", [r.input_absmax for r in history]
+    # An input that is not finite is no jump: it is data that is not there (DAT010).
+    yield "largest input", [r.input_absmax if math.isfinite(r.input_absmax or 0.0) else None for r in history]
 
 
 def _stands_out(before: Sequence[float | None], now: float | None) -> tuple[float, float] | None:

@@ -1,0 +1,295 @@
+"""`stayfinite run` guards an unchanged script: bad updates never reach its weights, good ones are left as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stayfinite.checkpoint import verify
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def plain(folder: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def guarded(
+    folder: Path, source: str, *options: str, arguments: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "stayfinite", "run", *options, "train.py", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def state(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = torch.load(path, weights_only=True)
+    return loaded
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for mine, theirs in zip(one, other, strict=True):
+            assert_same(mine, theirs)
+    else:
+        assert one == other
+
+
+# One sample of batch 37 is broken. `--without` gives the run that never saw that batch.
+LOADER = """
+    import sys
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    x = torch.randn(50 * 16, 6)
+    y = x.sum(1, keepdim=True)
+    x[37 * 16 + 5, 3] = float("inf")
+    net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+    average = torch.optim.swa_utils.AveragedModel(net)
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 50)
+    held_out = DataLoader(TensorDataset(x[:64], y[:64]), batch_size=32)
+    for number, (inputs, targets) in enumerate(DataLoader(TensorDataset(x, y), batch_size=16)):
+        if "--without" in sys.argv and number == 37:
+            continue
+        loss = ((net(inputs) - targets) ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+        schedule.step()
+        average.update_parameters(net)
+        if number in (10, 30):
+            net.eval()
+            for some, wanted in held_out:
+                net(some)
+            net.train()
+    everything = {"net": net.state_dict(), "opt": opt.state_dict(), "schedule": schedule.state_dict(),
+                  "average": average.state_dict(), "random": torch.get_rng_state()}
+    torch.save(everything, "end.pt")
+"""
+
+# The same without a DataLoader.
+RANGE = """
+    import sys
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x = torch.randn(50 * 16, 6)
+    y = x.sum(1, keepdim=True)
+    x[37 * 16 + 5, 3] = float("inf")
+    net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 50)
+    for number in range(50):
+        if "--without" in sys.argv and number == 37:
+            continue
+        loss = ((net(x[number * 16:number * 16 + 16]) - y[number * 16:number * 16 + 16]) ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        schedule.step()
+    everything = {"net": net.state_dict(), "opt": opt.state_dict(), "schedule": schedule.state_dict(),
+                  "random": torch.get_rng_state()}
+    torch.save(everything, "end.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [(LOADER, ()), (LOADER, ("--replay-after", "0", "--trace", "never")), (RANGE, ())],
+    ids=["second run", "replayed at once", "without a loader"],
+)
+def test_a_bad_batch_leaves_no_trace_in_the_run(
+    tmp_path: Path, source: str, options: tuple[str, ...]
+) -> None:
+    done = guarded(
+        tmp_path, source, "--format", "json", "--output", "out.json", "--run-dir", "runs/a", *options
+    )
+    assert done.returncode == 0, done.stderr
+    with_guard = state(tmp_path / "end.pt")
+    assert plain(tmp_path, source, "--without").returncode == 0
+    assert_same(with_guard, state(tmp_path / "end.pt"))
+
+    incident = json.loads((tmp_path / "out.json").read_text())["incidents"][0]
+    assert (incident["step"], incident["action"], incident["reproduced"]) == (37, "skip", True)
+    assert incident["findings"][0]["cause"] == "DATA_NONFINITE"
+    assert "step 37" in done.stderr and "not applied (skip)" in done.stderr
+    record = [json.loads(line) for line in (tmp_path / "runs/a/run.jsonl").read_text().splitlines()]
+    actions = [line["action"] for line in record if "event" not in line]
+    assert actions == ["none"] * 37 + ["skip"] + ["none"] * 12
+    if "never" in options:
+        assert "running the script again" not in done.stderr
+
+
+HOPELESS = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(40):
+        out = net(torch.randn(8, 4))
+        loss = (out.pow(2) if step < 5 else (out - out).sqrt() / out).sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    print("came to its end")
+"""
+
+
+def test_a_run_that_only_fails_is_stopped_with_a_clean_checkpoint(tmp_path: Path) -> None:
+    done = guarded(tmp_path, HOPELESS, "--run-dir", "runs/a")
+    assert done.returncode == 1 and "came to its end" not in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "10 failures in a row" in done.stderr and "clean checkpoint" in done.stderr
+    assert "train.py:10" in done.stderr
+    (saved,) = (tmp_path / "runs/a/snapshots").glob("*.pt")
+    assert verify(saved).healthy
+
+
+def test_policies_named_on_the_command_line(tmp_path: Path) -> None:
+    stopped = guarded(tmp_path, HOPELESS, "--policy", "stop", "--trace", "never", "--run-dir", "runs/stop")
+    assert stopped.returncode == 1 and "came to its end" not in stopped.stdout
+    record = (tmp_path / "runs/stop/run.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("action") for line in record].count("stop") == 1
+    let_go = guarded(tmp_path, HOPELESS, "--policy", "watch", "--trace", "never")
+    assert let_go.returncode == 0 and "came to its end" in let_go.stdout
+
+
+# Ways to train that have nothing wrong with them.
+AMP = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    opt = torch.optim.AdamW(net.parameters(), 1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
+    for step in range(12):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = net(torch.randn(8, 4)).float().pow(2).mean()
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    torch.save({"net": net.state_dict(), "scaler": scaler.state_dict()}, "end.pt")
+"""
+ADVERSARIES = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    first, second = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
+    entropy = nn.BCEWithLogitsLoss()
+    for batch in DataLoader(torch.randn(32, 3), batch_size=8):
+        for wanted in (0.0, 1.0):
+            second.zero_grad()
+            guess = judge(batch if wanted else maker(torch.randn(8, 2)).detach())
+            entropy(guess, torch.full_like(guess, wanted)).backward()
+            second.step()
+        first.zero_grad()
+        guess = judge(maker(torch.randn(8, 2)))
+        entropy(guess, torch.ones_like(guess)).backward()
+        first.step()
+    torch.save({"maker": maker.state_dict(), "judge": judge.state_dict()}, "end.pt")
+"""
+TENSORS = """
+    import torch
+
+    torch.manual_seed(0)
+    weight = torch.randn(3, requires_grad=True)
+    unused = torch.randn(3, requires_grad=True)
+    opt = torch.optim.LBFGS([weight], lr=0.5)
+    other = torch.optim.SGD([unused], lr=0.5)
+
+    def closure():
+        opt.zero_grad()
+        loss = (weight - 1).pow(2).sum()
+        loss.backward()
+        return loss
+
+    for step in range(3):
+        opt.step(closure)
+        other.step()  # has no gradients: torch does nothing
+    for fold in range(2):  # a new optimizer for the same tensor
+        opt = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        for step in range(3):
+            for part in range(2):  # gradients of two parts
+                (weight - 2).pow(2).sum().backward()
+            opt.step()
+            opt.zero_grad()
+    torch.save({"weight": weight.detach()}, "end.pt")
+"""
+
+
+@pytest.mark.parametrize("source", [AMP, ADVERSARIES, TENSORS], ids=["amp", "adversaries", "tensors"])
+def test_healthy_training_of_any_kind_is_left_as_it_is(tmp_path: Path, source: str) -> None:
+    done = guarded(tmp_path, source)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with_guard = state(tmp_path / "end.pt")
+    assert plain(tmp_path, source).returncode == 0
+    assert_same(with_guard, state(tmp_path / "end.pt"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["end.pt", "train.py"]
+
+
+CLIPPED = """
+    import sys
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(5):
+        opt.zero_grad()
+        (10 * net(torch.randn(8, 4))).pow(2).mean().backward()
+        if "--clip-here" in sys.argv:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        opt.step()
+    torch.save({"net": net.state_dict()}, "end.pt")
+"""
+
+
+def test_clip_clips_a_script_that_does_not(tmp_path: Path) -> None:
+    assert guarded(tmp_path, CLIPPED, "--clip", "0.5").returncode == 0
+    with_guard = state(tmp_path / "end.pt")
+    assert plain(tmp_path, CLIPPED, "--clip-here").returncode == 0
+    assert_same(with_guard, state(tmp_path / "end.pt"))
