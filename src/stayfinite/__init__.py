@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from stayfinite.findings import Finding, Incident, Severity
     from stayfinite.guard import Guard, StepResult
-    from stayfinite.recover import Policy, RunStopped
+    from stayfinite.recover import Criteria, Plan, Policy, RunStopped, Stage
 
 _HOME = {
     "Finding": "stayfinite.findings",
@@ -21,11 +21,26 @@ _HOME = {
     "Severity": "stayfinite.findings",
     "Guard": "stayfinite.guard",
     "StepResult": "stayfinite.guard",
+    "Criteria": "stayfinite.recover",
+    "Plan": "stayfinite.recover",
     "Policy": "stayfinite.recover",
     "RunStopped": "stayfinite.recover",
+    "Stage": "stayfinite.recover",
 }
 
-__all__ = ["Finding", "Guard", "Incident", "Policy", "RunStopped", "Severity", "StepResult", "__version__"]
+__all__ = [
+    "Criteria",
+    "Finding",
+    "Guard",
+    "Incident",
+    "Plan",
+    "Policy",
+    "RunStopped",
+    "Severity",
+    "Stage",
+    "StepResult",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,6 +30,7 @@ from stayfinite.guarding.unseen import Unseen
 from stayfinite.guarding.upkeep import Intervals, Upkeep
 from stayfinite.recover import CheckpointError, Policy, RunStopped, consensus
 from stayfinite.recover.ladder import Counters
+from stayfinite.recover.plan import Plan
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import Models, TrainingState, update_average
 from stayfinite.report.refusal import cause_and_fix, sentence
@@ -69,6 +70,7 @@ class Guard:
         save_every: int = 0,
         keep: int = 3,
         probe: Callable[[], Any] | None = None,
+        plan: Plan | None = None,
         listeners: Sequence[Any] = (),
         quiet: bool = False,
     ) -> None:
@@ -85,6 +87,7 @@ class Guard:
         probe: gives a tensor, a number or a dict of named ones that must be finite (a forward pass on a fixed batch,
             the alphas of a layer). Called before every epoch of `watch`, before a copy to go back to is taken, before
             a save, after a restore and at the first refused step of a row; it leaves no trace.
+        plan: stages that begin small and scale up when their criteria hold.
         listeners: callables or TensorBoard writers that get every record too.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.named(policy)
@@ -112,7 +115,7 @@ class Guard:
         weakref.finalize(self, self._telling.close)
 
         self.watcher = Watcher(self.state.parameter_names)
-        self.recovery = Recovery(self.state, self.policy)
+        self.recovery = Recovery(self.state, self.policy, plan, self._telling.tell)
         self._health = Health(self.state)
         self._probe = HealthProbe(probe, self.state, self._telling)
         intervals = Intervals(check_every, snapshot_every, save_every, keep)
@@ -132,6 +135,7 @@ class Guard:
         self.window: Window | None = None
         self._telling.note("start", environment=environment(self._device), state_bytes=self.state.nbytes())
         self._audit = Audit(self.state, self._device, self._telling.finding)
+        self.recovery.staging.begin()
 
     @property
     def audit(self) -> list[Finding]:
@@ -243,7 +247,7 @@ class Guard:
         """
         attempt = self._attempt(optimizers, step)
         if not self._sync:
-            self._unseen.update(attempt, self.clip_norm)
+            self._unseen.update(attempt, self._clip)
             self.window = None
             return StepResult(self.step_count, None, None, action="pending")
         verdict = attempt.numbers.verdict(consensus.rank())
@@ -257,11 +261,13 @@ class Guard:
             verdict.grad_norm = float(total)
         trouble = self.watcher.trouble(verdict) or self._spike(verdict)
         if trouble is None:
-            if self.clip_norm is not None:
-                attempt.reading.clip(self.clip_norm, total)
-            if self._audit.optimizer_is_risky or (
-                self.clip_norm is None and verdict.grad_norm > _DANGEROUS_NORM
-            ):
+            clip = self._clip
+            if clip is not None:
+                if attempt.window.reading is attempt.reading:  # the loop has clipped since that was read
+                    self.watcher.read(self.state.held_by(optimizers)).clip(clip)
+                else:
+                    attempt.reading.clip(clip, total)
+            if self._audit.optimizer_is_risky or (clip is None and verdict.grad_norm > _DANGEROUS_NORM):
                 trouble = None if self._finite_after(optimizers, step) else "update"
             else:
                 self.watcher.measure(step)
@@ -291,6 +297,11 @@ class Guard:
         ]
         return Attempt(window, reading, optimizers, step, rates, numbers)
 
+    @property
+    def _clip(self) -> float | None:
+        """What gradients are clipped at now: as configured, or as the plan's stage says."""
+        return self.recovery.staging.clip_norm(self.clip_norm)
+
     def _finite_after(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> bool:
         """Make the update with a copy at hand; False if it made a parameter or a moment NaN or Inf."""
         self.recovery.transaction.copy_before_update(optimizers)
@@ -318,6 +329,7 @@ class Guard:
     def _applied(self, attempt: Attempt, verdict: Verdict) -> StepResult:
         self.watcher.learn(verdict)
         self.recovery.ladder.success(whole=not attempt.window.left_out)
+        self.recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
         return self._telling.of_step(attempt, verdict, self.counters, "none", applied=True)
 
@@ -384,6 +396,7 @@ class Guard:
         if not bad and self.recovery.ladder.failures_in_a_row == 0:
             bad = self._any_rank(self._probe.look("refusal").is_bad)  # then skipping cannot help: go back
         action = self.recovery.ladder.failure(state_is_bad=bad, is_spike=refused.trigger == "spike")
+        self.recovery.staging.refused()
         if action == "rollback" and not self.recovery.last_good.available:
             action = "stop"
         what = sentence(refused)
@@ -490,6 +503,12 @@ class Guard:
         return self._telling.step
 
     @property
+    def stage(self) -> str | None:
+        """The stage of the plan the run is in; None without a plan."""
+        stage = self.recovery.staging.stage
+        return stage.name if stage is not None else None
+
+    @property
     def epoch(self) -> int:
         """How many times `guard.watch` has gone through its loader; restored with a checkpoint."""
         return self._upkeep.position.epoch
@@ -534,8 +553,8 @@ class Guard:
             optimizer.zero_grad(set_to_none=True)
             loss = self._forward_backward(fn)
             window.losses.append(loss)
-            if self.clip_norm is not None:
-                self.watcher.read(self.state.held_by(optimizers)).clip(self.clip_norm)
+            if self._clip is not None:
+                self.watcher.read(self.state.held_by(optimizers)).clip(self._clip)
             return loss.total
 
         return self._follow(self.update_then_look(optimizers, lambda: optimizer.step(closure)))  # type: ignore[arg-type]

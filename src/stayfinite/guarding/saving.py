@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from stayfinite.guarding.health import Health
 from stayfinite.recover import CheckpointError, archive, checkpoint
-from stayfinite.recover.ladder import Counters
+from stayfinite.recover.plan import factor_of
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.rates import Rate
+from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 
 
 def save(
-    path: Path, state: TrainingState, health: Health, step: int, position: DataPosition, counters: Counters
+    path: Path, state: TrainingState, health: Health, step: int, position: DataPosition, recovery: Recovery
 ) -> None:
     """Write everything a run needs to go on, or say what of it is not finite and write nothing."""
-    payload = archive.pack(state, step, position.state_dict(), {"counters": counters.to_dict()})
+    memory = {"counters": recovery.ladder.counters.to_dict(), "plan": recovery.staging.state_dict()}
+    payload = archive.pack(state, step, position.state_dict(), memory)
     bad = health.bad_in(payload)
     if bad:
         raise CheckpointError(
@@ -32,7 +35,7 @@ def load(
     state: TrainingState,
     health: Health,
     position: DataPosition,
-    counters: Counters,
+    recovery: Recovery,
     resume_lr: str,
 ) -> tuple[int, str]:
     """Put a verified checkpoint into the live run; gives its step, and a sentence on the rates of both."""
@@ -45,9 +48,13 @@ def load(
             f"{path} is not restored: {bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf"
             f"{_and_more(len(bad))}. Restore an older one."
         )
-    configured, stored = archive.unpack(payload, state, resume_lr)
+    memory, staging = payload["guard"], recovery.staging
+    stage = memory.get("plan")
+    factor = factor_of(stage) / staging.factor if staging.stage is not None else 1.0
+    configured, stored = archive.unpack(payload, state, resume_lr, factor)
     position.load_state_dict(payload["data"])
-    counters.load(payload["guard"]["counters"])
+    recovery.ladder.counters.load(memory["counters"])
+    staging.load_state_dict(stage)
     return payload["step"], _rates_on_resume(path, configured, stored, resume_lr)
 
 
@@ -64,7 +71,7 @@ def _and_more(count: int) -> str:
 
 
 def _rates_on_resume(path: Path, configured: list[Rate], stored: list[Rate], resume_lr: str) -> str:
-    if all(c.peak == s.peak for c, s in zip(configured, stored, strict=True)):
+    if all(math.isclose(c.peak, s.peak, rel_tol=1e-12) for c, s in zip(configured, stored, strict=True)):
         return f"restored {path}; learning rate {', '.join(map(str, stored))}"
     return (
         f"restored {path}; the learning rates differ: the checkpoint has {', '.join(map(str, stored))}; "

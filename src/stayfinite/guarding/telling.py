@@ -38,10 +38,10 @@ class Telling:
         """For the person alone; the record has it in the step's own line."""
         self._progress.event(text)
 
-    def tell(self, event: str, text: str) -> None:
+    def tell(self, event: str, text: str, **facts: Any) -> None:
         """For both."""
         self.say(text)
-        self.note(event, what=text)
+        self.note(event, what=text, **facts)
 
     def finding(self, finding: Finding) -> None:
         self.note("finding", finding=finding.to_json())

@@ -65,6 +65,7 @@ class Upkeep:
         if step == self._last:
             return
         self._last = step
+        self._recovery.staging.between_steps()
         if every.save and step and step % every.save == 0:
             self._save_if_possible()
         calm = self._recovery.ladder.failures_in_a_row == 0
@@ -95,8 +96,7 @@ class Upkeep:
             raise CheckpointError(
                 f"{path} was not written: {seen}. A checkpoint that was there before is untouched."
             )
-        step, counters = self._telling.step, self._recovery.ladder.counters
-        saving.save(path, self._state, self._health, step, self.position, counters)
+        saving.save(path, self._state, self._health, self._telling.step, self.position, self._recovery)
         return path
 
     def save_numbered(self) -> Path:
@@ -113,9 +113,8 @@ class Upkeep:
 
     def restore(self, path: Path, resume_lr: str) -> None:
         """Load a verified checkpoint into the live run, and say whose learning rates are used."""
-        counters = self._recovery.ladder.counters
         self._telling.step, text = saving.load(
-            path, self._state, self._health, self.position, counters, resume_lr
+            path, self._state, self._health, self.position, self._recovery, resume_lr
         )
         self._watcher.forget()
         self._telling.tell("restore", text)
@@ -130,7 +129,7 @@ class Upkeep:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
         bad = self._any_rank(bool(self._health.bad())) or self._any_rank(self._probe.look("stop").is_bad)
         if bad and self._recovery.last_good.available:
-            self._recovery.last_good.restore()
+            self._recovery.go_back()
         try:
             return self.save_numbered()
         except CheckpointError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,11 +45,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def unpack(payload: dict[str, Any], state: TrainingState, resume_lr: str) -> tuple[list[Rate], list[Rate]]:
-    """Load a payload into the live objects; gives the rates of the present configuration and of the checkpoint."""
+def unpack(
+    payload: dict[str, Any], state: TrainingState, resume_lr: str, stage_factor: float = 1.0
+) -> tuple[list[Rate], list[Rate]]:
+    """Load a payload into the live objects; gives the rates of the present configuration and of the checkpoint.
+
+    `stage_factor`: what the configured rates are to be multiplied by in the checkpoint's stage of a plan.
+    """
     _check_counts(payload, state)
     _check_fit(payload, state)
-    configured = rates_of([optimizer.param_groups for optimizer in state.optimizers])
+    configured = [
+        replace(rate, lr=rate.lr * stage_factor, peak=rate.peak * stage_factor)
+        for rate in rates_of([optimizer.param_groups for optimizer in state.optimizers])
+    ]
     try:
         for name, model in state.models.items():
             model.load_state_dict(payload["model"] if name == "" else payload["model"][name])

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from stayfinite.recover.ladder import Ladder
 from stayfinite.recover.lastgood import LastGood
+from stayfinite.recover.plan import Plan, Staging, Tell
 from stayfinite.recover.policy import Policy
 from stayfinite.recover.rates import lower_rates, rates_of
 from stayfinite.recover.scaling import Scaling
@@ -18,17 +19,19 @@ from stayfinite.recover.transaction import Transaction
 class Recovery:
     """What a guard has at hand to undo a step and to bring a run back."""
 
-    def __init__(self, state: TrainingState, policy: Policy) -> None:
+    def __init__(self, state: TrainingState, policy: Policy, plan: Plan | None, tell: Tell) -> None:
         self._state = state
         self._policy = policy
         self.transaction = Transaction(state)
         self.ladder = Ladder(policy)
         self.last_good = LastGood(state)
+        self.staging = Staging(plan, state, tell)
         self.scaling = Scaling(state.scaler, policy.scale_floor)
 
     def keep(self, step: int) -> None:
         """The state was verified: it is now the last good one."""
         self.last_good.keep(step, self.ladder.counters)
+        self.staging.remember()
 
     def undo(self, optimizers: Sequence[Optimizer], *, update_was_made: bool) -> None:
         """Leave everything as it was before the step."""
@@ -46,7 +49,7 @@ class Recovery:
 
     def roll_back(self, step: int) -> str:
         """Back to the last good copy, at a lower rate than the one that led here."""
-        good = self.last_good.restore()
+        good = self.go_back()
         lost = step - good
         counters = self.ladder.counters
         counters.rollbacks += 1
@@ -62,6 +65,12 @@ class Recovery:
             f"rolled back to the state of step {good}; the {lost} batches since are passed over; "
             f"learning rate {self.rates()}"
         )
+
+    def go_back(self) -> int:
+        """Put the last good state back, and the stage of the plan it was in; gives its step."""
+        good = self.last_good.restore()
+        self.staging.go_back()
+        return good
 
     def rates(self) -> str:
         """All groups' rates, for people."""
