@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stayfinite.findings import Incident
 from stayfinite.launch.options import Options
 
@@ -22,23 +24,26 @@ _STEPS_BEFORE = 2
 
 
 class Beginning:
-    """The random numbers as they were before the script began, so that a second run draws the same."""
+    """Random numbers and threads as they were before the script began: a second run shall compute the same."""
 
     def __init__(self) -> None:
         self.python = random.getstate()
         self.numpy = _numpy_random().get_state() if _numpy_random() is not None else None
+        self.threads = torch.get_num_threads()
 
     def save(self, path: Path) -> None:
-        path.write_bytes(pickle.dumps((self.python, self.numpy)))
+        path.write_bytes(pickle.dumps((self.python, self.numpy, self.threads)))
 
     @staticmethod
     def restore_from_environment() -> None:
-        """In the second run: begin with the random numbers of the first."""
+        """In the second run: begin with the random numbers and threads of the first."""
         path = os.environ.pop(STATE_VARIABLE, None)
         if path is None:
             return
-        python, numpy = pickle.loads(Path(path).read_bytes())
+        python, numpy, threads = pickle.loads(Path(path).read_bytes())
         random.setstate(python)
+        if threads != torch.get_num_threads():  # sums are split by threads, and rounded accordingly
+            torch.set_num_threads(threads)
         if numpy is not None and _numpy_random() is not None:
             _numpy_random().set_state(numpy)
 

@@ -13,12 +13,17 @@ from stayfinite.replay import Tracer
 from stayfinite.replay.measure import is_plain, magnitude, measurable
 from stayfinite.replay.modules import living_models
 
-_SHOWN = 64
+_SHOWN = 64  # of each kind: a poisoned average must not hide that the weights are bad too
 
 
 def scan(optimizers: Optimizers, tracer: Tracer, step: int) -> tuple[StateTensor, ...]:
-    """Every non-finite tensor of the training state."""
-    return tuple(found for _, found in zip(range(_SHOWN), _scan(optimizers, tracer, step), strict=False))
+    """Every non-finite tensor of the training state, at most so many of each kind."""
+    shown: dict[str, list[StateTensor]] = {}
+    for found in _scan(optimizers, tracer, step):
+        of_its_kind = shown.setdefault(found.owner, [])
+        if len(of_its_kind) < _SHOWN:
+            of_its_kind.append(found)
+    return tuple(tensor for tensors in shown.values() for tensor in tensors)
 
 
 def _scan(optimizers: Optimizers, tracer: Tracer, step: int) -> Iterator[StateTensor]:

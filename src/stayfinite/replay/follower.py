@@ -13,7 +13,7 @@ import torch
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.journal import NO_ROOTS, Entry, Journal
-from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable
+from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable, shape_of
 from stayfinite.replay.modules import ModuleStack, Names, living_models
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
 from stayfinite.replay.operations import Operation, named_arguments, operation, plain_arguments, tensors_of
@@ -134,7 +134,7 @@ class Follower:
             origin = "constant" if op is not None else "parameter" if leaf else "outside"
         entry = Entry(op, origin, site, phase)
         entry.call, entry.module = self.call, self.modules.path()
-        entry.dtype, entry.shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+        entry.dtype, entry.shape = dtype_name(tensor.dtype), shape_of(tensor)
         if measurable(tensor):
             entry.absmax = magnitude(tensor)
         if math.isfinite(entry.absmax):
@@ -212,7 +212,7 @@ class Follower:
         origin = "random" if op.random else "constant" if not reads or op.factory else "activation"
         entry = Entry(op, origin, running.site, running.phase)
         entry.call, entry.module, entry.autocast = self.call, self.modules.path(), self.autocast
-        entry.dtype, entry.shape = dtype_name(output.dtype), tuple(output.shape)
+        entry.dtype, entry.shape = dtype_name(output.dtype), shape_of(output)
         entry.parents = tuple(read.entry.id for read in reads if read.entry is not None and read.value)
         entry.scalars = plain_arguments(op, running.args, running.kwargs)
         if running.node is not None and running.phase == "backward":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from stayfinite.replay.measure import PLAIN_TENSORS
 
 
 def push_mode(mode: Any) -> None:
@@ -25,6 +27,27 @@ def pop_mode(mode: Any) -> None:
         mode.__exit__(None, None, None)
     for other in reversed(above):
         stack._push_mode(other)
+
+
+def fast_paths_stay() -> Callable[[], object]:
+    """nn.Transformer and nn.MultiheadAttention leave their fast path while a function mode is on.
+
+    The other path rounds differently, so a traced evaluation would not give the numbers of a plain one. Until
+    the returned function is called, they are told only of tensors and modes that are not the tracer's.
+    """
+    asks = torch.overrides.has_torch_function
+
+    def has_torch_function(args: Iterable[Any]) -> bool:
+        others = torch._C._len_torch_function_stack() > 1
+        return (others or any(type(a) not in PLAIN_TENSORS for a in args)) and asks(args)
+
+    torch.overrides.has_torch_function = has_torch_function
+
+    def undo() -> None:
+        if torch.overrides.has_torch_function is has_torch_function:
+            torch.overrides.has_torch_function = asks
+
+    return undo
 
 
 def compiled_code_runs_eagerly() -> Callable[[], object]:

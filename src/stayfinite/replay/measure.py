@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-_PLAIN_TENSORS = (
+PLAIN_TENSORS = (
     (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if hasattr(torch.nn, "Buffer")
     else (
@@ -26,12 +26,13 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # vmap, grad: no 
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """A tensor with real memory behind it: no subclass with its own rules, not meta, not sparse."""
+    """A tensor with real memory behind it: no subclass with its own rules, not meta, sparse or nested."""
     return (
-        type(tensor) in _PLAIN_TENSORS
+        type(tensor) in PLAIN_TENSORS
         and tensor.device.type != "meta"
         and tensor.layout is torch.strided
         and not tensor.is_quantized
+        and not tensor.is_nested
         and not _is_wrapped(tensor)
     )
 
@@ -39,6 +40,11 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def measurable(tensor: torch.Tensor) -> bool:
     """Whether NaN and Inf can be looked for in it."""
     return (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and is_plain(tensor)
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape; () for a nested tensor, which has several."""
+    return () if tensor.is_nested else tuple(tensor.shape)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,7 +91,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def account(tensor: torch.Tensor) -> Account:
     """Count and measure; several passes, so only where a bad value was born."""
-    name, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    name, shape = dtype_name(tensor.dtype), shape_of(tensor)
     if not is_plain(tensor) or tensor.numel() == 0:
         return Account(shape, name, None, None, None, None, 0, 0, 0, 0, 0, False)
     values = tensor.detach()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from stayfinite.replay.measure import is_plain
+from stayfinite.replay.measure import is_plain, shape_of
 
 _INPUTS_KEPT = 8
 
@@ -22,7 +23,8 @@ class ModuleStack:
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, dict[int, str]] = weakref.WeakKeyDictionary()
         self._handles: list[Any] = []
         self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self.batch_size: int | None = None
+        self._of_loader: int | None = None
+        self._of_model: int | None = None
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # data given to models (or losses) lately
 
     def watch(self) -> None:
@@ -39,9 +41,10 @@ class ModuleStack:
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if not self._stack:
             self.roots.add(module)
-            first = next((a for a in args if isinstance(a, torch.Tensor) and a.dim() > 0), None)
-            if first is not None:
-                self.batch_size = int(first.shape[0])
+            first = next((a for a in args if isinstance(a, torch.Tensor) and shape_of(a)), None)
+            # A loss module may be given heads, pairs or classes first; a model is given samples.
+            if first is not None and (self._of_model is None or next(module.parameters(), None) is not None):
+                self._of_model = int(first.shape[0])
             data = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 0]
             fresh = [weakref.ref(a) for a in data if not a.requires_grad]
             self.inputs = (self.inputs + fresh)[-_INPUTS_KEPT:]
@@ -50,6 +53,18 @@ class ModuleStack:
     def _leave(self, module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
         while self._stack and self._stack.pop() is not module:
             continue
+
+    def note_batch(self, tensors: Sequence[torch.Tensor]) -> None:
+        """What a DataLoader hands out: the first dimension that most of its tensors share is the batch."""
+        sizes = [shape[0] for tensor in tensors if (shape := shape_of(tensor))]
+        if sizes:
+            self._of_loader = max(sizes, key=sizes.count)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch: the loader's, unless the model is given parts of it."""
+        loader, model = self._of_loader, self._of_model
+        return loader if loader and (model is None or model % loader == 0) else model
 
     @property
     def depth(self) -> int:

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.follower import Follower
-from stayfinite.replay.installing import compiled_code_runs_eagerly, pop_mode, push_mode
+from stayfinite.replay.installing import compiled_code_runs_eagerly, fast_paths_stay, pop_mode, push_mode
 from stayfinite.replay.journal import NO_ROOTS, Entry
 from stayfinite.replay.noticed import Arrival, Raised, Retained
 from stayfinite.replay.sites import Site, called_by_user, user_site
@@ -106,6 +106,7 @@ class Tracer:
         push_mode(self._ops)
         self._undo = [
             compiled_code_runs_eagerly(),
+            fast_paths_stay(),
             lambda: pop_mode(self._ops),
             lambda: pop_mode(self._calls),
             self.follower.modules.stop,
@@ -195,12 +196,11 @@ class Tracer:
         if not self.active:
             return
         with self.only_looking():
-            for tensor in tree_leaves(batch):
-                if isinstance(tensor, torch.Tensor):
-                    if tensor.dim() > 0:
-                        self.follower.modules.batch_size = int(tensor.shape[0])
-                    if self.follower.journal.writer(tensor) is None:
-                        self.follower.foreign(tensor, None, user_site(), "data", "batch")
+            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+            self.follower.modules.note_batch(tensors)
+            for tensor in tensors:
+                if self.follower.journal.writer(tensor) is None:
+                    self.follower.foreign(tensor, None, user_site(), "data", "batch")
 
     @contextmanager
     def only_looking(self) -> Iterator[None]:

@@ -28,10 +28,12 @@ class RootGradientAtZero(Rule[FailedStep]):
     `loss = F.relu(1 - z.var(0).sqrt()).mean()` with one constant feature
 
     ## The fix
-    Put eps *inside* the root: `(z.var(0) + 1e-4).sqrt()`; `x.clamp_min(1e-4).pow(0.5)` for powers.
+    Put eps *inside* the root: `(z.var(0) + 1e-4).sqrt()`; `x.clamp_min(1e-4).pow(0.5)` for powers. Powers of
+    products of probabilities belong into log space: `torch.logsumexp(beta * (log_p + log_q), -1)`.
 
     ## The popular fix that does not work
-    eps outside, `z.var(0).sqrt() + 1e-8`: the slope of the root at 0 is infinite whatever is added afterwards.
+    eps outside, `z.var(0).sqrt() + 1e-8`: the slope of the root at 0 is infinite whatever is added afterwards. A
+    clamp of a base that is a product of probabilities: the gradient is exactly 0 for the samples that need it.
 
     ## References
     pytorch/pytorch#4320, jzi040941/PercepNet#37
@@ -61,7 +63,7 @@ class RootGradientAtZero(Rule[FailedStep]):
             )
             yield self.finding(
                 f"the gradient of {behind(birth)}{power} at {where} of {source_of(operand)} is not finite",
-                fix="add eps under the root, (x + eps).sqrt(), or clamp the base away from 0 before the power",
+                fix=_fix(birth),
                 evidence={
                     "saved": tensors(*birth.saved),
                     **facts(birth, "exponent", "zero_base", "boundary"),
@@ -69,6 +71,23 @@ class RootGradientAtZero(Rule[FailedStep]):
                 confidence=(certain - 0.15 if masked else certain) * weight,
                 **at(birth),
             )
+
+
+def _fix(birth: TracedBirth) -> str:
+    if _of_probabilities(birth):
+        return (
+            "work in log space: torch.logsumexp(beta * (log_p + log_q), -1) with log_softmax, as "
+            "stayfinite.ops.beta_mutual_information does; a clamp stops the gradient where it is needed"
+        )
+    return "add eps under the root, (x + eps).sqrt(), or clamp the base away from 0 before the power"
+
+
+def _of_probabilities(birth: TracedBirth) -> bool:
+    """The base of the power is a softmax, or a product of several."""
+    base = (*birth.saved, *birth.operands)
+    return behind(birth) in ("pow", "float_power") and any(
+        o.made_by("softmax", "_softmax", "sigmoid", within=4) is not None for o in base
+    )
 
 
 def _at_zero(birth: TracedBirth) -> tuple[int, Operand] | None:

@@ -8,6 +8,9 @@ from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import ScalerFacts
 
+# Where the op that overflows is known, it is the cause and the falling scale its consequence.
+_KNOWN_BIRTH = 0.85
+
 
 class ScaleKeepsHalving(Rule[FailedStep]):
     """The loss scale halves step after step, because what overflows does not depend on it.
@@ -54,7 +57,7 @@ class ScaleKeepsHalving(Rule[FailedStep]):
                     "streak": scaler.streak,
                     "forward_bad": scaler.forward_bad,
                 },
-                confidence=certain,
+                confidence=min(certain, _KNOWN_BIRTH) if subject.births else certain,
                 file=scaler.created.file,
                 line=scaler.created.line,
             )
