@@ -17,7 +17,7 @@ from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guarding import facts
-from stayfinite.guarding.arguments import check_arguments, new_run_dir, own_run_dir
+from stayfinite.guarding.arguments import check_arguments, new_run_dir, own_run_dir, unknown_schedule
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.health import Health
@@ -135,6 +135,8 @@ class Guard:
         self.window: Window | None = None
         self._telling.note("start", environment=environment(self._device), state_bytes=self.state.nbytes())
         self._audit = Audit(self.state, self._device, self._telling.finding)
+        if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
+            self._telling.tell("warning", unknown)
         self.recovery.staging.begin()
 
     @property
@@ -250,7 +252,7 @@ class Guard:
             self._unseen.update(attempt, self._clip)
             self.window = None
             return StepResult(self.step_count, None, None, action="pending")
-        verdict = attempt.numbers.verdict(consensus.rank())
+        verdict = attempt.numbers.verdict()
         total = attempt.reading.total
         if (
             not verdict.norm_is_finite
@@ -290,7 +292,7 @@ class Guard:
                 "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
             )
         numbers = self.watcher.numbers(
-            window, reading, self.recovery.scaling.scale(self._device), consensus.gather
+            window, reading, self.recovery.scaling.scale(self._device), consensus.gathering()
         )
         rates = [
             float(group["lr"]) for o in self.state.optimizers for group in o.param_groups if "lr" in group
@@ -360,7 +362,7 @@ class Guard:
             self.recovery.scaling.update()
             self.recovery.scaling.settle_refusal()
         self.window = None
-        if not in_loop and can_do_without(refused, attempt, self.recovery.ladder):
+        if not in_loop and self._may_leave_out(refused, attempt):
             return self._again_without(refused, attempt)
         refusal = self._answer(refused, attempt, verdict)
         if in_loop:
@@ -368,6 +370,12 @@ class Guard:
         else:
             self.conclude(refusal, self._relive(attempt) if self.wants_replay(refusal) else None)
         return refusal.result
+
+    def _may_leave_out(self, refused: RefusedStep, attempt: Attempt) -> bool:
+        """Every rank can do without what is bad; if one cannot, none does."""
+        if self.policy.bad_component != "leave-out":
+            return False
+        return not self._any_rank(not can_do_without(refused, attempt, self.recovery.ladder))
 
     def _again_without(self, refused: RefusedStep, attempt: Attempt) -> StepResult:
         """Make the step once more from its good components; say so, and look into the bad ones."""
@@ -464,6 +472,8 @@ class Guard:
 
     def _facts(self, trouble: Trouble, attempt: Attempt, verdict: Verdict) -> RefusedStep:
         jumps = self.watcher.jumps(verdict) if trouble == "spike" else {}
+        if not verdict.loss_is_finite:  # all ranks know that, and may have different components
+            verdict.bad_components = consensus.union(verdict.bad_components, self._device)
         return facts.gather(
             self.step_count, trouble, attempt, verdict, self._health, self.recovery.scaling, jumps
         )
@@ -567,7 +577,7 @@ class Guard:
         finite = self._finite_after(optimizers, step)
         del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
         attempt = self._attempt(optimizers, step)
-        verdict = attempt.numbers.verdict(consensus.rank())
+        verdict = attempt.numbers.verdict()
         if finite and verdict.loss_is_finite:
             return self._applied(attempt, verdict)
         return self._refuse("update", attempt, verdict, in_loop=in_loop)

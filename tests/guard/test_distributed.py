@@ -17,7 +17,17 @@ pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the 
 SCRIPT = Path(__file__).with_name("two_ranks.py")
 
 
-SCENARIOS = ["loss", "loss watch", "input", "moment", "moment watch"]
+SCENARIOS = [
+    "loss",
+    "loss watch",
+    "input",
+    "moment",
+    "moment watch",
+    "uneven watch",
+    "uneven loss watch",
+    "component",
+    "foreign component",
+]
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +78,22 @@ def test_what_one_rank_saw_both_refuse_and_both_name_it(reports: dict[str, Any],
 def test_state_gone_bad_on_one_rank_is_rolled_back_on_both(reports: dict[str, Any], scenario: str) -> None:
     for report in reports[scenario]:
         assert [action for action in report["actions"] if action != "none"] == ["rollback"]
+
+
+def test_ranks_that_observe_and_count_differently_go_on_together(reports: dict[str, Any]) -> None:
+    """Rows of different lengths would end the run with an error (gloo) or hang it (nccl)."""
+    assert reports["uneven watch"][0]["actions"] == ["none"] * STEPS
+    refused = [report["actions"][BAD_STEP] for report in reports["uneven loss watch"]]
+    assert refused == ["skip", "skip"]
+
+
+def test_a_component_bad_on_one_rank_is_left_out_by_both(reports: dict[str, Any]) -> None:
+    for report in reports["component"]:
+        assert report["left_out"] == 1 and report["actions"] == ["none"] * STEPS
+        assert "component extra" in report["told"][0]
+
+
+def test_a_component_only_one_rank_has_is_named_by_both_and_left_out_by_none(reports: dict[str, Any]) -> None:
+    for report in reports["foreign component"]:
+        assert report["left_out"] == 0 and report["actions"][BAD_STEP] == "skip"
+        assert "component extra" in report["said"][0]

@@ -252,3 +252,21 @@ def test_a_stopped_run_that_cannot_save_says_so(tmp_path: Path, model: nn.Module
     with pytest.raises(RunStopped, match=r"first failure.*No clean checkpoint could be written") as stopped:
         guard.step(lambda: loss_of(model) * float("inf"))
     assert stopped.value.checkpoint is None and guard.bad_state() == []
+
+
+def test_a_scheduler_the_guard_was_not_given_is_said_once_with_what_to_do(
+    model: nn.Module, tmp_path: Path
+) -> None:
+    def warned(name: str, **options: Any) -> int:
+        optimizer = SGD(model.parameters(), 0.05)
+        schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 5) for _ in range(2)]
+        options = {key: value(optimizer, schedulers) for key, value in options.items()}
+        Guard(model, optimizer, run_dir=tmp_path / name, quiet=True, **options).close()
+        return (tmp_path / name / "run.jsonl").read_text().count("Pass it as Guard(scheduler=...)")
+
+    assert warned("unknown") == 1
+    assert warned("given", scheduler=lambda optimizer, made: made[0]) == 0
+    assert warned("chained", scheduler=lambda o, made: torch.optim.lr_scheduler.ChainedScheduler(made)) == 0
+    assert warned("epochs", scheduler_interval=lambda optimizer, made: "epoch") == 0
+    make(model, tmp_path / "none").close()
+    assert "Pass it as" not in (tmp_path / "none" / "run.jsonl").read_text()

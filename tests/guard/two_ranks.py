@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stayfinite import Guard, RunStopped
+from stayfinite import Guard, Policy, RunStopped
 
 STEPS, BAD_STEP, BAD_RANK = 16, 9, 1
 
@@ -34,12 +35,33 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
         quiet=True,
         check_every=3,
         snapshot_every=6,
+        policy=Policy(bad_component="leave-out") if "component" in scenario else "default",
     )
     data = torch.Generator().manual_seed(100 + rank)
 
     def batch() -> tuple[Tensor, Tensor]:
         x = torch.randn(8, 4, generator=data)
         return x, x[:, :3].argmax(1)
+
+    def losses(x: Tensor, y: Tensor) -> Tensor | dict[str, Tensor]:
+        """One rank may have a component that the other does not know."""
+        value = loss(x, y)
+        if "component" not in scenario:
+            return value
+        extra = value * (math.nan if bad_now() else 0.1)
+        if "foreign" in scenario:
+            return {"ce": value, "extra": extra} if rank == BAD_RANK else {"ce": value}
+        return {"ce": value, "extra": extra}
+
+    def backward(x: Tensor, y: Tensor) -> None:
+        """One rank may observe more than the other, and see more losses in a step."""
+        if "uneven" in scenario and rank == BAD_RANK and guard.step_count % 2:
+            guard.observe(features=x, more=x[:, 0])
+            with model.no_sync():
+                (0.5 * loss(x, y)).backward()
+            (0.5 * loss(x, y)).backward()
+        else:
+            loss(x, y).backward()
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         value = F.cross_entropy(model(x), y)
@@ -62,14 +84,14 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
         if "watch" in scenario:
             for x, y in guard.watch([batch() for _ in range(STEPS)]):
                 optimizer.zero_grad()
-                loss(spoil(x), y).backward()
+                backward(spoil(x), y)
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
         else:
             for _ in range(STEPS):
                 x, y = batch()
                 x = spoil(x)
-                guard.step(lambda x=x, y=y: loss(x, y), batch=x)
+                guard.step(lambda x=x, y=y: losses(x, y), batch=x)
     except RunStopped as error:
         stopped = str(error)
     guard.close()
@@ -84,6 +106,8 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
         "bad_state": [summary.name for _, summary in guard.bad_state()],
         "losses": [line["loss"] for line in lines if "event" not in line],
         "stopped": stopped,
+        "left_out": guard.counters.left_out,
+        "told": [line["what"] for line in lines if line.get("event") == "leave-out"],
     }
 
 

@@ -19,14 +19,20 @@ NAN, INF = math.nan, math.inf
 def numbers(
     losses: list[Loss], norm: float = 1.0, others: list[list[float]] | None = None, scale: float | None = None
 ) -> Numbers:
-    """This rank's numbers, with the rows of other ranks under them."""
+    """This rank's numbers, with the rows (norm, update ratio, peak, loss, losses seen) of other ranks under them."""
 
     def gather(row: Tensor) -> Tensor:
         return torch.stack([row, *(torch.tensor(other, dtype=row.dtype) for other in others or [])])
 
     as_tensor: Callable[[float], Tensor] = torch.tensor
     return Numbers(
-        losses, as_tensor(norm), None if scale is None else as_tensor(scale), None, None, {}, gather
+        losses,
+        as_tensor(norm),
+        None if scale is None else as_tensor(scale),
+        None,
+        None,
+        {},
+        gather if others else None,
     )
 
 
@@ -39,7 +45,7 @@ def loss(value: float, **parts: float) -> Loss:
 
 
 def test_micro_batches_are_averaged_with_their_components() -> None:
-    verdict = numbers([loss(1.0, kl=0.1), loss(3.0, kl=0.3)], norm=2.0, scale=64.0).verdict(0)
+    verdict = numbers([loss(1.0, kl=0.1), loss(3.0, kl=0.3)], norm=2.0, scale=64.0).verdict()
     assert verdict.loss == verdict.own_loss == 2.0 and verdict.components == {"kl": pytest.approx(0.2)}
     assert (verdict.grad_norm, verdict.scale, verdict.bad_rank) == (2.0, 64.0, None)
     assert verdict.loss_is_finite and verdict.norm_is_finite and verdict.state_is_finite
@@ -47,7 +53,7 @@ def test_micro_batches_are_averaged_with_their_components() -> None:
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_one_bad_micro_batch_or_component_is_seen(value: float) -> None:
-    verdict = numbers([loss(1.0, kl=0.1, rec=0.2), loss(value, kl=value, rec=0.3)]).verdict(0)
+    verdict = numbers([loss(1.0, kl=0.1, rec=0.2), loss(value, kl=value, rec=0.3)]).verdict()
     assert not verdict.loss_is_finite and verdict.bad_components == ["kl"]
     assert numbers([loss(1.0), loss(value)]).bad() == 1.0
     assert numbers([loss(1.0)], norm=value).bad() == 1.0
@@ -56,23 +62,50 @@ def test_one_bad_micro_batch_or_component_is_seen(value: float) -> None:
 
 
 def test_opposite_infinities_do_not_cancel() -> None:
-    assert not numbers([loss(INF), loss(-INF)]).verdict(0).loss_is_finite
+    assert not numbers([loss(INF), loss(-INF)]).verdict().loss_is_finite
 
 
 def test_no_loss_at_all() -> None:
-    verdict = numbers([], norm=3.0).verdict(0)
+    verdict = numbers([], norm=3.0).verdict()
     assert verdict.loss is None and verdict.loss_is_finite and verdict.grad_norm == 3.0
 
 
-def ranks(norms: list[float], losses: list[float], rank: int = 0) -> Verdict:
-    """The verdict of two or more ranks, as `rank` 0 gathers it."""
-    others = [[norm, value] for norm, value in zip(norms[1:], losses[1:], strict=True)]
-    return numbers([loss(losses[0])], norms[0], others).verdict(rank)
+def ranks(norms: list[float], losses: list[float]) -> Verdict:
+    """The verdict of two or more ranks, as rank 0 gathers it."""
+    others = [[norm, 0.0, 0.0, value, 1.0] for norm, value in zip(norms[1:], losses[1:], strict=True)]
+    return numbers([loss(losses[0])], norms[0], others).verdict()
 
 
 def test_ranks_decide_on_the_same_numbers() -> None:
-    verdict = ranks([1.0, 3.0], [2.0, 4.0], rank=1)
-    assert (verdict.loss, verdict.own_loss, verdict.grad_norm, verdict.bad_rank) == (3.0, 4.0, 3.0, None)
+    verdict = ranks([1.0, 3.0], [2.0, 4.0])
+    assert (verdict.loss, verdict.own_loss, verdict.grad_norm, verdict.bad_rank) == (3.0, 2.0, 3.0, None)
+
+
+def test_what_a_rank_sends_does_not_depend_on_what_it_saw() -> None:
+    """Collectives need rows of one length and dtype: observed names, components and number of losses stay at home."""
+    rows: list[Tensor] = []
+
+    def gather(row: Tensor) -> Tensor:
+        rows.append(row)
+        return row.unsqueeze(0)
+
+    one = torch.tensor(1.0)
+    several = {"a": (one, one), "b": (one, one)}
+    wide = as_loss(torch.tensor(1e300, dtype=torch.float64))
+    for losses, observed in (
+        ([], {}),
+        ([loss(1.0)], several),
+        ([loss(1.0, kl=2.0), loss(3.0, kl=0.1)], {}),
+        ([wide], {}),
+    ):
+        Numbers(losses, one, None, None, None, observed, gather)
+        Numbers(losses, one, one, one, one, observed, gather)
+    assert {(row.shape, row.dtype) for row in rows} == {((5,), torch.float64)}
+
+
+def test_a_rank_without_a_loss_has_no_say_in_it() -> None:
+    verdict = numbers([loss(2.0)], 1.0, [[1.0, 0.0, 0.0, 0.0, 0.0]]).verdict()
+    assert verdict.loss == 2.0 and verdict.bad_rank is None
 
 
 def test_the_rank_with_the_bad_loss_is_named_although_all_norms_are_bad() -> None:
@@ -91,4 +124,4 @@ def test_packing_keeps_what_float32_cannot_hold() -> None:
     wide = pack([torch.tensor(1.5, dtype=torch.float16), torch.tensor(1e300, dtype=torch.float64)])
     assert wide.dtype is torch.float64 and wide.tolist() == [1.5, 1e300]
     assert pack([torch.tensor(2), torch.tensor(1.5)]).dtype is torch.float32
-    assert Fetch(torch.tensor([[1.0, NAN]])).read()[0][0] == 1.0
+    assert Fetch(torch.tensor([1.0, NAN])).read()[0] == 1.0

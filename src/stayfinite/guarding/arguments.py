@@ -11,6 +11,7 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
+from stayfinite.recover.rates import flatten
 from stayfinite.recover.state import TrainingState
 
 
@@ -73,6 +74,24 @@ def _check_optimizer(optimizer: Optimizer, state: TrainingState, sync: bool) -> 
             f"Guard(sync=False) needs fused optimizers, which can skip on the device; make it "
             f"{type(optimizer).__name__}(..., fused=True), or leave sync=True"
         )
+
+
+def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | None:
+    """A sentence on optimizers with a scheduler that the guard was not given; once an epoch it is none of its business.
+
+    torch marks the `step` of an optimizer that a scheduler was made for.
+    """
+    if scheduler_interval == "epoch":
+        return None
+    known = {id(getattr(scheduler, "optimizer", None)) for scheduler in flatten(state.schedulers)}
+    for optimizer in state.optimizers:
+        if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in known:
+            return (
+                f"{type(optimizer).__name__} has a scheduler that the guard does not know: it is not held when a step "
+                "is refused, and it is in no checkpoint. Pass it as Guard(scheduler=...); if you advance it once "
+                "an epoch, pass scheduler_interval='epoch' too"
+            )
+    return None
 
 
 def new_run_dir() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ def gather(
         trigger="parameter" if trouble in ("state", "update") else trouble,
         loss=verdict.own_loss if verdict.bad_rank is None else verdict.bad_loss,
         grad_norm=verdict.grad_norm,
-        components={name: verdict.components[name] for name in verdict.bad_components},
+        components={name: verdict.components.get(name, math.nan) for name in verdict.bad_components},
         batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
         gradients=tuple(culprits),
         norm_overflowed=not verdict.norm_is_finite and not culprits,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.recover import consensus
 from stayfinite.recover.recovery import Recovery
 from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Watcher
@@ -39,7 +38,7 @@ class Unseen:
         """Wait for the verdict, if one is pending, and hand it over."""
         if self._pending is not None:
             attempt, self._pending = self._pending, None
-            then(attempt, attempt.numbers.verdict(consensus.rank()))
+            then(attempt, attempt.numbers.verdict())
 
     def forget(self) -> None:
         self._pending = None

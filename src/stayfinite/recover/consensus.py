@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,6 +24,25 @@ def gather(numbers: Tensor) -> Tensor:
     )  # gloo takes no other shape
     dist.all_gather_into_tensor(flat, row)
     return flat.view(world_size(), -1)
+
+
+def gathering() -> Callable[[Tensor], Tensor] | None:
+    """`gather`, or None where there is nobody to gather from."""
+    return gather if world_size() > 1 else None
+
+
+def union(names: Sequence[str], device: torch.device) -> list[str]:
+    """The names that any rank gives, first rank first; the same on every rank."""
+    if world_size() == 1:
+        return list(names)
+    mine = torch.tensor(list("\0".join(names).encode()), dtype=torch.uint8, device=device)
+    longest = int(gather(torch.tensor([mine.numel()], device=device)).max())
+    if longest == 0:
+        return []
+    padded = torch.zeros(longest, dtype=torch.uint8, device=device)  # all rows of one length
+    padded[: mine.numel()] = mine
+    texts = (bytes(row).rstrip(b"\0").decode() for row in gather(padded).tolist())
+    return list(dict.fromkeys(name for text in texts if text for name in text.split("\0")))
 
 
 def rank() -> int:

@@ -53,7 +53,7 @@ def scale_rates(
                 if key in group:
                     group[key] = group[key] * factor
     of_optimizer = {id(optimizer): factors[index] for index, optimizer in enumerate(optimizers)}
-    for scheduler in _flatten(schedulers):
+    for scheduler in flatten(schedulers):
         own = of_optimizer.get(id(getattr(scheduler, "optimizer", None)), ())
         for name in _SCHEDULER_LISTS:
             values = getattr(scheduler, name, None)
@@ -95,9 +95,10 @@ def factors_to(
     return factors
 
 
-def _flatten(schedulers: Sequence[Any]) -> Iterator[Any]:
+def flatten(schedulers: Sequence[Any]) -> Iterator[Any]:
+    """All schedulers, those within a chain or sequence too."""
     for scheduler in schedulers:
         yield scheduler
         inner = getattr(scheduler, "_schedulers", None)
         if isinstance(inner, (list, tuple)):
-            yield from _flatten(inner)
+            yield from flatten(inner)

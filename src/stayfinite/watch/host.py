@@ -33,9 +33,9 @@ class Fetch:
         else:
             self._host = numbers
 
-    def read(self) -> list[list[float]]:
-        """The rows of numbers, one a rank."""
+    def read(self) -> list[float]:
+        """The numbers."""
         if self._event is not None:
             self._event.synchronize()
-        rows: list[list[float]] = self._host.tolist()
-        return rows
+        numbers: list[float] = self._host.tolist()
+        return numbers

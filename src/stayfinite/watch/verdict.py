@@ -26,7 +26,7 @@ class Verdict:
     own_loss: float | None  # of this rank
     bad_rank: int | None = None  # None with one rank, or if gradients that were averaged do not tell which
     bad_loss: float | None = None  # the loss of that rank
-    bad_components: list[str] = field(default_factory=list)
+    bad_components: list[str] = field(default_factory=list)  # of this rank
     observed: dict[str, tuple[float, float]] = field(default_factory=dict)  # (min, max) by name
 
     @property
@@ -43,7 +43,11 @@ class Verdict:
 
 
 class Numbers:
-    """The scalars of one step, still on the device."""
+    """The scalars of one step, still on the device.
+
+    With several ranks each sends a row of the same few numbers, whatever it observes and however many losses it
+    saw: rows of different lengths would not fit together. The rest stays with the rank.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class Numbers:
         update_ratio: Tensor | None,
         state_peak: Tensor | None,
         observed: Mapping[str, tuple[Tensor, Tensor]],
-        gather: Callable[[Tensor], Tensor],
+        gather: Callable[[Tensor], Tensor] | None,
     ) -> None:
         self._fetch: Fetch | None = None
         self._names = list(losses[0].components) if losses else []
@@ -66,58 +70,82 @@ class Numbers:
         for loss in losses:
             scalars.append(loss.total)
             scalars.extend(loss.components.get(name, loss.total) for name in self._names)
-        self._table = gather(pack(scalars))
+        self._own = pack(scalars)
+        self._shared = gather(_row(norm, update_ratio, state_peak, losses)) if gather is not None else None
 
     def bad(self) -> Tensor:
         """1.0 if the norm or a loss of any rank is not finite, decided on the device."""
-        losses = self._table[:, self._head :: 1 + len(self._names)]
-        finite = torch.isfinite(self._table[:, 0]).all() & torch.isfinite(losses).all()
+        if self._shared is not None:
+            finite = torch.isfinite(self._shared[:, [_NORM, _LOSS]]).all()
+        else:
+            losses = self._own[self._head :: 1 + len(self._names)]
+            finite = torch.isfinite(self._own[0]) & torch.isfinite(losses).all()
         return (~finite).float()
 
     def send(self) -> None:
-        """Start the transfer to the host."""
-        self._fetch = Fetch(self._table)
+        """Start the transfer to the host: one, for all of it."""
+        numbers = self._own
+        if self._shared is not None:
+            numbers = torch.cat([numbers.to(self._shared.dtype), self._shared.flatten()])
+        self._fetch = Fetch(numbers)
 
-    def verdict(self, rank: int) -> Verdict:
+    def verdict(self) -> Verdict:
         """Wait for the numbers, if they have not arrived, and read them."""
         if self._fetch is None:
             self.send()
         assert self._fetch is not None
-        rows = self._fetch.read()
+        numbers = self._fetch.read()
+        own, others = numbers[: len(self._own)], numbers[len(self._own) :]
         width = 1 + len(self._names)
 
-        def mean(row: list[float], offset: int) -> float | None:
-            values = row[self._head + offset :: width]
+        def mean(offset: int) -> float | None:
+            values = own[self._head + offset :: width]
             return sum(values) / len(values) if values else None
 
-        def is_good(value: float | None) -> bool:
-            return value is None or math.isfinite(value)
-
-        losses = [mean(row, 0) for row in rows]
+        extra = {name: own[1 + i] for i, name in enumerate(self._extra)}
+        ends = own[1 + len(self._extra) : self._head]
+        components = {name: mean(1 + i) for i, name in enumerate(self._names)}
+        known = {name: value for name, value in components.items() if value is not None}
+        rows = [others[i : i + _WIDTH] for i in range(0, len(others), _WIDTH)]
+        losses = [row[_LOSS] if row[_SEEN] else None for row in rows] or [mean(0)]
+        norms = [row[_NORM] for row in rows] or [own[0]]
         seen = [loss for loss in losses if loss is not None]
         bad_rank = _first_bad_rank(
-            [is_good(loss) for loss in losses], [math.isfinite(row[0]) for row in rows]
+            [loss is None or math.isfinite(loss) for loss in losses], [math.isfinite(norm) for norm in norms]
         )
-        extra = {name: [row[1 + i] for row in rows] for i, name in enumerate(self._extra)}
-        ends = rows[rank][1 + len(self._extra) : self._head]
-        components = {name: mean(rows[rank], 1 + i) for i, name in enumerate(self._names)}
+
+        def worst(name: str, column: int) -> float | None:
+            return _worst([row[column] for row in rows] or [extra[name]]) if name in extra else None
+
         return Verdict(
             loss=sum(seen) / len(seen) if seen else None,
-            components={name: value for name, value in components.items() if value is not None},
-            grad_norm=_worst([row[0] for row in rows]),
-            scale=extra["scale"][rank] if "scale" in extra else None,
-            update_ratio=_worst(extra["update_ratio"]) if "update_ratio" in extra else None,
-            state_peak=_worst(extra["state_peak"]) if "state_peak" in extra else None,
-            own_loss=losses[rank],
+            components=known,
+            grad_norm=_worst(norms),
+            scale=extra.get("scale"),
+            update_ratio=worst("update_ratio", _RATIO),
+            state_peak=worst("state_peak", _PEAK),
+            own_loss=mean(0),
             bad_rank=bad_rank,
             bad_loss=losses[bad_rank] if bad_rank is not None else None,
-            bad_components=[
-                name
-                for i, name in enumerate(self._names)
-                if not all(is_good(mean(row, 1 + i)) for row in rows)
-            ],
+            bad_components=[name for name, value in known.items() if not math.isfinite(value)],
             observed={name: (ends[2 * i], ends[2 * i + 1]) for i, name in enumerate(self._observed)},
         )
+
+
+_NORM, _RATIO, _PEAK, _LOSS, _SEEN = range(5)
+_WIDTH = 5
+
+
+@torch.no_grad()
+def _row(norm: Tensor, ratio: Tensor | None, peak: Tensor | None, losses: Sequence[Loss]) -> Tensor:
+    """What a rank tells the others: always five numbers, always of the same dtype."""
+    dtype = torch.float32 if norm.device.type == "mps" else torch.float64  # mps knows no float64
+    nothing = torch.zeros((), device=norm.device)
+    totals = [loss.total.detach().to(norm.device, dtype) for loss in losses]
+    loss = torch.stack(totals).mean() if totals else nothing
+    seen = torch.full((), float(len(losses)), device=norm.device)
+    parts = (norm, nothing if ratio is None else ratio, nothing if peak is None else peak, loss, seen)
+    return torch.stack([part.detach().to(norm.device, dtype) for part in parts])
 
 
 def _first_bad_rank(good_losses: list[bool], good_norms: list[bool]) -> int | None:

@@ -51,7 +51,11 @@ class Watcher:
         return read(parameters, self._names)
 
     def numbers(
-        self, window: Window, reading: Reading, scale: Tensor | None, gather: Callable[[Tensor], Tensor]
+        self,
+        window: Window,
+        reading: Reading,
+        scale: Tensor | None,
+        gather: Callable[[Tensor], Tensor] | None,
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
         observed = ranges(window.observed) if window.observed else {}
