@@ -293,3 +293,40 @@ def test_clip_clips_a_script_that_does_not(tmp_path: Path) -> None:
     with_guard = state(tmp_path / "end.pt")
     assert plain(tmp_path, CLIPPED, "--clip-here").returncode == 0
     assert_same(with_guard, state(tmp_path / "end.pt"))
+
+
+WRITING = """
+    import os
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    os.makedirs("out", exist_ok=True)
+    log = open("out/log.txt", "a")
+    for step in range(12):
+        x = torch.randn(8, 4)
+        seen = torch.zeros(8) if step == 6 else torch.ones(8)
+        loss = (net(x).squeeze(1).pow(2) * seen).sum() / seen.sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        log.write(f"step {step}\\n")
+        torch.save(net.state_dict(), "out/part.pt")
+        os.replace("out/part.pt", "out/latest.pt")
+        if step == 3:
+            assert torch.load("out/latest.pt")
+            os.remove("out/latest.pt")
+"""
+
+
+def test_the_second_run_writes_over_nothing(tmp_path: Path) -> None:
+    done = guarded(tmp_path, WRITING, "--format", "json", "--output", "out.json")
+    assert done.returncode == 0 and "running the script again" in done.stderr
+    (incident,) = json.loads((tmp_path / "out.json").read_text())["incidents"]
+    assert incident["reproduced"] and incident["findings"][0]["cause"] == "EMPTY_REDUCTION"
+    assert (tmp_path / "out/log.txt").read_text() == "".join(f"step {n}\n" for n in range(12))
+    weights = state(tmp_path / "out/latest.pt")
+    assert all(torch.isfinite(value).all() for value in weights.values())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["latest.pt", "log.txt"]

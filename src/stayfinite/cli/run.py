@@ -52,6 +52,7 @@ import click
     "batch again, instead of by a second run of the script.",
 )
 @click.option("--trace-from-step", type=int, default=None, hidden=True)
+@click.option("--scratch", type=click.Path(path_type=Path), default=None, hidden=True)
 @click.option("--stop-after-step", type=int, default=None, hidden=True)
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -66,6 +67,7 @@ def command(
     max_incidents: int,
     replay_after: float,
     trace_from_step: int | None,
+    scratch: Path | None,
     stop_after_step: int | None,
     target: str,
     arguments: tuple[str, ...],
@@ -110,6 +112,7 @@ def command(
         clip=clip,
         replay_after=replay_after,
         trace_from_step=trace_from_step,
+        scratch=scratch,
         stop_after_step=stop_after_step,
     )
     from stayfinite.report.incident import print_report

@@ -24,4 +24,5 @@ class Options:
     clip: float | None = None
     replay_after: float = 60.0  # seconds into the run after which a second run would take too long
     trace_from_step: int | None = None  # in a second run: trace from here on
+    scratch: Path | None = None  # in a second run: what the script writes goes here
     stop_after_step: int | None = None  # in a second run: nothing after this step is of interest

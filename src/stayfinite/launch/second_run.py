@@ -88,6 +88,7 @@ def _run(
         beginning.save(state)
         command = [sys.executable, "-m", "stayfinite", "run", "--trace", "always", "--format", "json"]
         command += ["--output", str(output), "--stop-after-step", str(failing_step + 1)]
+        command += ["--scratch", str(Path(folder, "scratch"))]
         command += ["--trace-from-step", str(first)] if first else []
         command += ["--max-incidents", str(options.max_incidents)]
         command += [*(["-m"] if options.module else []), options.target, *options.arguments]

@@ -20,6 +20,7 @@ from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.run_log import RunLog
+from stayfinite.launch.scratch_files import ScratchFiles
 from stayfinite.launch.script import Outcome, without_our_frames
 from stayfinite.launch.suspicions import Suspicion
 from stayfinite.launch.watch import Watch
@@ -59,6 +60,8 @@ class Session:
         self.watch.install()
         if self.keeper is not None:
             self.keeper.install()
+        if self.options.scratch is not None:
+            ScratchFiles(self.options.scratch).install(self.observers.patches)
         if self.options.trace == "always" and self.options.trace_from_step:
             self.tracer.listen_to_optimizers()
         elif self.options.trace != "never":
