@@ -10,7 +10,7 @@ STAMP  := $(VENV)/installed
 help:
 	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
 	@echo "make test    install, lint, types, import rules, tests"
-	@echo "make bench   overhead against the peers (installs transformers)"
+	@echo "make bench   cost of guarding against the peers, speed of scan (installs transformers; 10 GB of disk, half an hour)"
 	@echo "make clean   remove the virtual environment and caches"
 
 $(STAMP): pyproject.toml
@@ -41,6 +41,8 @@ unit: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/run_overhead.py
+	$(BIN)/python bench/scan.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """What watching costs: a guarded step against a plain one, and the usual helpers beside it, in one run.
 
-    python bench/overhead.py [--steps 20] [--rounds 15] [--model gpt|mlp|cnn]
+    python bench/overhead.py [--steps 8] [--rounds 11] [--model gpt|mlp|cnn]
 
 Every round runs each variant for a few steps, in a random order, and takes its time as a ratio to the plain loop of
 the same round; the table shows the medians. Clipping is on everywhere. Host transfers and op calls are counted per
@@ -226,14 +226,14 @@ def measure(name: str, steps: int, rounds: int, folder: Path) -> list[tuple[str,
         label: count(make(Job(name), folder / f"{name}-count-{i}"))
         for i, (label, make) in enumerate(VARIANTS.items())
     }
-    base = counts["plain loop"][1]
+    transfers, ops = counts["plain loop"]
     return [
         (
             label,
             statistics.median(ratios[label]),
             statistics.median(seconds),
-            counts[label][0],
-            counts[label][1] - base,
+            counts[label][0] - transfers,
+            counts[label][1] - ops,
         )
         for label in running
     ]
@@ -243,8 +243,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=20, help="steps of each variant a round")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=8, help="steps of each variant a round")
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--model", choices=sorted(BARS), action="append", help="only this model (may repeat)")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
@@ -256,7 +256,7 @@ def main() -> None:
         "time / plain",
         "bar",
         "ms a step",
-        "host transfers a step",
+        "extra host transfers a step",
         "extra op calls a step",
     )
     with tempfile.TemporaryDirectory() as folder, quiet():
@@ -271,7 +271,7 @@ def main() -> None:
                     f"{ratio:.3f}",
                     bar,
                     f"{seconds * ratio * 1e3:.2f}",
-                    f"{transfers:.2f}",
+                    f"{transfers:+.2f}",
                     f"{ops:+.1f}",
                 )
             table.add_section()
