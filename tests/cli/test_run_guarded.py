@@ -210,6 +210,50 @@ AMP = """
         scaler.update()
     torch.save({"net": net.state_dict(), "scaler": scaler.state_dict()}, "end.pt")
 """
+FOLDS = """
+    import gc
+    import weakref
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    seen, weights = [], {}
+
+    def train(fold):
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+        opt = torch.optim.Adam(net.parameters())
+        seen.append(weakref.ref(net))
+        loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=1, persistent_workers=True)
+        schedule = torch.optim.lr_scheduler.StepLR(opt, 1)
+        for epoch in range(2):
+            for number, (inputs, targets) in enumerate(loader):
+                try:
+                    loss = ((net(inputs) - targets) ** 2).mean()
+                    if number == 3:
+                        raise ValueError("a sample that the script leaves out")
+                    opt.zero_grad()
+                    loss.backward()
+                    opt.step()
+                except ValueError:
+                    continue
+                if number == 5:
+                    break
+            schedule.step()
+            net.eval()
+            for inputs, targets in DataLoader(data, batch_size=32):
+                net(inputs)
+            net.train()
+        weights[str(fold)] = net.state_dict()
+
+    for fold in range(3):
+        train(fold)
+        gc.collect()
+        assert not any(net() is not None for net in seen[:-1]), "models of earlier folds are kept alive"
+    torch.save(weights, "end.pt")
+"""
 ADVERSARIES = """
     import torch
     from torch import nn
@@ -260,7 +304,9 @@ TENSORS = """
 """
 
 
-@pytest.mark.parametrize("source", [AMP, ADVERSARIES, TENSORS], ids=["amp", "adversaries", "tensors"])
+@pytest.mark.parametrize(
+    "source", [AMP, FOLDS, ADVERSARIES, TENSORS], ids=["amp", "folds", "adversaries", "tensors"]
+)
 def test_healthy_training_of_any_kind_is_left_as_it_is(tmp_path: Path, source: str) -> None:
     done = guarded(tmp_path, source)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -158,11 +159,13 @@ class Keeper:
 
     def _forget(self) -> None:
         self._listening.close()
-        if self._guard is not None:
-            self.counts.add(self._guard.counters)
-            self._guard.close()
+        if self._guard is None:
+            return
+        self.counts.add(self._guard.counters)
+        self._guard.close()
         self._guard = self._loop = self._driving = self._driven = None
         self._beside = []
+        gc.collect()  # a guard refers to itself; models that the script has dropped must not live on in it
 
     # -- what the script does
 
