@@ -96,6 +96,12 @@ class Run:
             )
         return True
 
+    def end(self) -> None:
+        """Stop it, wherever it is."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def records(self) -> list[dict[str, Any]]:
         """The lines of its log that are steps."""
         if not self.log.exists():
@@ -145,27 +151,33 @@ def train_all(systems: list[System], out: Path, console: Console) -> dict[str, d
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
+    running: dict[TaskID, Run] = {}
     with Progress(*columns, console=console, transient=True) as progress:
-        running: dict[TaskID, Run] = {}
-        while waiting or running:
-            while waiting and len(running) < AT_ONCE:
-                run = waiting.pop(0)
-                run.start()
-                name = f"{run.system.name:18} {run.kind:11}"
-                running[progress.add_task(name, total=run.system.steps, state="starting")] = run
-            for task, run in list(running.items()):
-                over = run.is_over()
-                records = run.records()
-                state = told(run, records) if records else "starting"
-                progress.update(task, completed=len(records), state=state)
-                if over:
+        try:
+            while waiting or running:
+                while waiting and len(running) < AT_ONCE:
+                    run = waiting.pop(0)
+                    run.start()
+                    name = f"{run.system.name:18} {run.kind:11}"
+                    running[progress.add_task(name, total=run.system.steps, state="starting")] = run
+                for task in [task for task in running if advance(progress, task, running[task], console)]:
                     progress.remove_task(task)
                     del running[task]
-                    console.print(
-                        Text(f"{run.system.name:18} {run.kind:11} {len(records):3} steps, {ending(run)}")
-                    )
-            time.sleep(0.2)
+                time.sleep(0.2)
+        finally:
+            for run in running.values():  # only after Ctrl-C or an error
+                run.end()
     return runs
+
+
+def advance(progress: Progress, task: TaskID, run: Run, console: Console) -> bool:
+    """Show how far a run is; True when it is over."""
+    over = run.is_over()  # asked before its log is read, which is whole then
+    records = run.records()
+    progress.update(task, completed=len(records), state=told(run, records) if records else "starting")
+    if over:
+        console.print(Text(f"{run.system.name:18} {run.kind:11} {len(records):3} steps, {ending(run)}"))
+    return over
 
 
 def told(run: Run, records: list[dict[str, Any]]) -> str:
@@ -208,13 +220,13 @@ def what_happened(systems: list[System], runs: dict[str, dict[str, Run]]) -> Tab
 
 
 def metrics(systems: list[System], runs: dict[str, dict[str, Run]]) -> Table:
-    table = Table("metric", "start", *KINDS, box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table("system", "metric", "start", *KINDS, box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for system in systems:
         of = runs[system.name]
         start = float(json.loads(of["unguarded"].log.read_text().splitlines()[0])[system.metric])
         values = [f"{value:.{system.digits}f}" for value in (start, *(of[kind].metric() for kind in KINDS))]
         better = "higher" if system.more_is_better else "lower"
-        table.add_row(f"{system.metric.replace('_', ' ')} ({better})", *values)
+        table.add_row(system.name, f"{system.metric.replace('_', ' ')} ({better})", *values)
     return table
 
 
@@ -248,6 +260,11 @@ def main() -> None:
             Text(f"One thread of this machine makes {measured:.0f} GFLOP/s: {which} (SYSTEM=name for one).")
         )
     systems = [system for system in SYSTEMS if system.name in chosen]
+    if options.out:
+        options.out = options.out.resolve()
+        taken = [options.out / name for name in chosen if (options.out / name).exists()]
+        if taken:
+            parser.error(f"{taken[0]} is there already; give --out a new folder")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         runs = train_all(systems, options.out or Path(temporary), console)
@@ -261,7 +278,12 @@ def main() -> None:
     console.print(
         Text(f"{time.perf_counter() - started:.0f} s; examples/<system>/README.md tells each story.")
     )
+    where = f"are in {options.out}" if options.out else "were not kept; --out DIR keeps them"
+    console.print(Text(f"The logs, incidents and checkpoints of every run {where}."))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
