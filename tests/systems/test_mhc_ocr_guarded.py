@@ -22,7 +22,11 @@ from systems.under_guard import (
 )
 
 EXAMPLE = load_example("mhc_ocr")
-SEED, FAILS_AT = 2, 12  # counted from 0; of the seeds 0 to 2 the one that fails first
+
+# GradScaler skips the first updates while it looks for its scale, and the loop steps its scheduler all the same.
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
+
+SEED, FAILS_AT = 16, 4  # counted from 0; an early one of the seeds 0 to 24
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(folder: Path) -> Path:
-    return write_config(EXAMPLE, "config.yaml", folder, eval_plates=2, accelerated={"evaluate_every": 10})
+    return write_config(EXAMPLE, "config.yaml", folder, eval_plates=2, accelerated={"evaluate_every": 3})
 
 
 @pytest.fixture(scope="module")
 def guarded(config: Path, folder: Path) -> Outcome:
-    return run_guarded(EXAMPLE, config, folder / "guarded", "--seed", SEED, "--steps", 20)
+    return run_guarded(EXAMPLE, config, folder / "guarded", "--seed", SEED, "--steps", 12)
 
 
 def test_the_incident_names_the_convolution_and_float16(guarded: Outcome) -> None:
@@ -73,7 +77,7 @@ def test_check_points_show_where_the_streams_grow(guarded: Outcome) -> None:
 
 def test_scan_finds_the_poisoned_buffers_and_the_last_good_one(config: Path, folder: Path) -> None:
     run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", FAILS_AT + 1)
-    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (10, FAILS_AT + 1))
+    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (3, FAILS_AT + 1))
     state = torch.load(bad, weights_only=True)
     assert bad_tensors(state["model"]) and not bad_tensors(state["optimizer"])
     code, printed = scan("--last-good", folder / "plain")
