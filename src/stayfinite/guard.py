@@ -33,7 +33,7 @@ from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import Models, TrainingState, update_average
-from stayfinite.report.refusal import cause_and_fix, sentence
+from stayfinite.report.refusal import sentence
 from stayfinite.watch.environment import environment
 from stayfinite.watch.losses import Loss, as_loss, require_gradient
 from stayfinite.watch.verdict import Verdict
@@ -98,15 +98,12 @@ class Guard:
             accumulate,
             sync,
             scheduler_interval,
+            probe,
             check_every=check_every,
             snapshot_every=snapshot_every,
             save_every=save_every,
             keep=keep,
         )
-        if probe is not None and not callable(probe):
-            raise TypeError(
-                f"Guard(probe=...) takes a function that gives named values; got a {type(probe).__name__}"
-            )
         self.clip_norm, self._accumulate, self._sync, self._locate = clip_norm, accumulate, sync, locate
         self._advances_scheduler = scheduler_interval == "step"
         self._device = next(iter(self.state.parameter_names)).device
@@ -484,20 +481,7 @@ class Guard:
     def _stop(self, why: str) -> None:
         """End the run with a clean checkpoint and a message that says what to do next."""
         saved = self._upkeep.clean_checkpoint()
-        where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
-        counts = self.counters
-        hopeless = counts.applied == 0 and counts.skipped > 3
-        so_far = (
-            " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
-        )
-        message = (
-            f"{self.recovery.ladder.reason_to_stop()} at step {self.step_count - 1}: {why}."
-            f"{cause_and_fix(self._telling.explained)}{so_far} "
-            f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "
-            f"{where} The record is {self._telling.path}."
-        )
-        self._telling.quieten()
-        self._telling.tell("stop", message)
+        message = self._telling.of_the_end(self.recovery.ladder.reason_to_stop(), why, self.counters, saved)
         raise RunStopped(message, str(saved) if saved else None)
 
     # -- what a user may ask

@@ -21,6 +21,7 @@ def check_arguments(
     accumulate: int,
     sync: bool,
     scheduler_interval: str,
+    probe: object = None,
     **numbers_of_steps: int,
 ) -> None:
     """Raise TypeError or ValueError with one sentence that names the argument."""
@@ -41,6 +42,10 @@ def check_arguments(
         raise ValueError(f"Guard(accumulate={accumulate}): at least 1 micro-batch makes an update")
     if scheduler_interval not in ("step", "epoch"):
         raise ValueError(f"Guard(scheduler_interval={scheduler_interval!r}): choose 'step' or 'epoch'")
+    if probe is not None and not callable(probe):
+        raise TypeError(
+            f"Guard(probe=...) takes a function that gives named values; got a {type(probe).__name__}"
+        )
     for name, number in numbers_of_steps.items():
         if number < 0:
             raise ValueError(f"Guard({name}={number}): a positive number, or 0 for never")

@@ -12,6 +12,7 @@ from stayfinite.findings import Finding, Incident, Json, Severity
 from stayfinite.guarding.attempt import Attempt, StepResult
 from stayfinite.recover.ladder import Counters
 from stayfinite.report.progress import Progress
+from stayfinite.report.refusal import cause_and_fix
 from stayfinite.watch.journal import Journal
 from stayfinite.watch.verdict import Verdict
 
@@ -74,9 +75,21 @@ class Telling:
         if self._journal.incident(incident, goes_on=goes_on).times == 1:
             self._progress.show(incident)
 
-    def quieten(self) -> None:
-        """Take the progress line off the terminal."""
+    def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None) -> str:
+        """The last words of a run that its policy ended: why, what is left of it, and what to do next."""
+        hopeless = counts.applied == 0 and counts.skipped > 3
+        so_far = (
+            " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
+        )
+        where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
+        message = (
+            f"{reason} at step {self.step - 1}: {why}.{cause_and_fix(self.explained)}{so_far} "
+            f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "
+            f"{where} The record is {self.path}."
+        )
         self._progress.close()
+        self.tell("stop", message)
+        return message
 
     def close(self) -> None:
         self._progress.close()
