@@ -23,11 +23,12 @@ class Suspicion:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes two suspicions the same failure: the line and op of the birth."""
+        """What makes two suspicions the same failure: the line of the birth. An op and its backward share it."""
         birth = self.evidence.birth if self.evidence is not None else None
         if birth is None:
             return ("no birth", self.evidence is None)
-        return (birth.birth.file, birth.birth.line, birth.birth.op)
+        where = (birth.birth.file, birth.birth.line)
+        return where if birth.birth.line else (*where, birth.birth.op)
 
     def again(self, *, touched: bool) -> None:
         """The same bad value was met once more."""

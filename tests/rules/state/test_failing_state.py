@@ -22,19 +22,6 @@ LOSS_SCALE_COLLAPSE = {
             sc.step(opt)
             sc.update()
     """,
-    "a NaN in the data at every step": """
-        net = nn.Linear(4, 1)
-        opt = torch.optim.SGD(net.parameters(), 1e-3)
-        sc = torch.amp.GradScaler("cpu", init_scale=1024.)
-        for _ in range(20):
-            x = torch.randn(8, 4); x[0, 0] = float("nan")
-            with torch.autocast("cpu", dtype=torch.float16): out = net(x)
-            loss = out.float().pow(2).mean()
-            opt.zero_grad()
-            sc.scale(loss).backward()
-            sc.step(opt)
-            sc.update()
-    """,
     "scale runs to zero": """
         net = nn.Linear(4, 1)
         opt = torch.optim.SGD(net.parameters(), 1e-3)
@@ -350,7 +337,24 @@ CHECKPOINT_CORRUPT = {
     """,
 }
 
+DATA_NONFINITE = {  # the scale collapses, too, but that is its consequence
+    "a NaN in the data at every step": """
+        net = nn.Linear(4, 1)
+        opt = torch.optim.SGD(net.parameters(), 1e-3)
+        sc = torch.amp.GradScaler("cpu", init_scale=1024.)
+        for _ in range(20):
+            x = torch.randn(8, 4); x[0, 0] = float("nan")
+            with torch.autocast("cpu", dtype=torch.float16): out = net(x)
+            loss = out.float().pow(2).mean()
+            opt.zero_grad()
+            sc.scale(loss).backward()
+            sc.step(opt)
+            sc.update()
+    """,
+}
+
 TABLES = {
+    "DATA_NONFINITE": DATA_NONFINITE,
     "LOSS_SCALE_COLLAPSE": LOSS_SCALE_COLLAPSE,
     "OPTIMIZER_ZERO_DIV": OPTIMIZER_ZERO_DIV,
     "STATE_POISONED": STATE_POISONED,

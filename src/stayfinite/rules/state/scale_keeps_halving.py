@@ -8,8 +8,7 @@ from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import ScalerFacts
 
-# Where the op that overflows is known, it is the cause and the falling scale its consequence.
-_KNOWN_BIRTH = 0.85
+_CONSEQUENCE, _HEALTHY_STEPS = 0.85, 5
 
 
 class ScaleKeepsHalving(Rule[FailedStep]):
@@ -57,10 +56,15 @@ class ScaleKeepsHalving(Rule[FailedStep]):
                     "streak": scaler.streak,
                     "forward_bad": scaler.forward_bad,
                 },
-                confidence=min(certain, _KNOWN_BIRTH) if subject.births else certain,
+                confidence=min(certain, _CONSEQUENCE) if _follows(subject, scaler) else certain,
                 file=scaler.created.file,
                 line=scaler.created.line,
             )
+
+
+def _follows(step: FailedStep, scaler: ScalerFacts) -> bool:
+    """After healthy steps an op began to overflow: that op is the cause, the falling scale its consequence."""
+    return bool(step.births) and scaler.steps - scaler.skipped >= _HEALTHY_STEPS
 
 
 def _collapse(scaler: ScalerFacts) -> float | None:
