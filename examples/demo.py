@@ -201,26 +201,29 @@ def incident_of(run: Run) -> Incident:
 
 
 def what_happened(systems: list[System], runs: dict[str, dict[str, Run]]) -> Table:
+    """The first bad step, counted from 1, its cause, and the updates that are in the final weights."""
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("system", "fails at", "born at", "cause", "applied"):
-        table.add_column(heading, no_wrap=heading != "cause", overflow="fold")
+    for heading in ("system", "fails", "born at", "cause", "applied"):
+        table.add_column(heading, no_wrap=heading != "born at", overflow="fold")
     for system in systems:
         run = runs[system.name]["guarded"]
         incident, counts = incident_of(run), run.result()
         birth, stopped = incident.birth, run.process is not None and run.process.returncode == 1
         table.add_row(
             system.name,
-            f"step {incident.step + 1}",
+            str(incident.step + 1),
             f"{Path(birth.file).name}:{birth.line}" if birth and birth.file else "unknown",
             incident.findings[0].name if incident.findings else "unknown",
-            f"{counts['applied'] - counts['rolled_back']} of {counts['steps']}"
-            + (", stopped" if stopped else ""),
+            f"{counts['applied'] - counts['rolled_back']}/{counts['steps']}"
+            + (" stopped" if stopped else ""),
         )
     return table
 
 
 def metrics(systems: list[System], runs: dict[str, dict[str, Run]]) -> Table:
-    table = Table("system", "metric", "start", *KINDS, box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("system", "metric", "start", *KINDS):
+        table.add_column(heading, no_wrap=heading == "system")
     for system in systems:
         of = runs[system.name]
         start = float(json.loads(of["unguarded"].log.read_text().splitlines()[0])[system.metric])
