@@ -38,7 +38,8 @@ class Overflowing(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.float16):
-            return self.second(self.norm(self.first(x)))
+            out: torch.Tensor = self.second(self.norm(self.first(x)))
+        return out
 
 
 def test_a_buffer_that_went_bad_in_the_step_is_not_its_cause(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_a_buffer_that_went_bad_in_the_step_is_not_its_cause(tmp_path: Path) -> 
     x = torch.randn(16, 8) * 10
 
     def loss() -> torch.Tensor:
-        out = model(x)
+        out: torch.Tensor = model(x)
         guard.observe(out=out, x=x)
         return out.float().square().mean()
 
@@ -91,5 +92,6 @@ def test_a_run_that_fails_at_every_step_says_so_and_why(tmp_path: Path) -> None:
     assert "Cause: STA021 half-optimizer-update" in message and "Fix: keep float32" in message
     assert f"It began at {Path(__file__).name}:" in message
     assert "No update could be applied at all" in message
-    saved = torch.load(stopped.value.checkpoint, weights_only=True)
-    assert saved is not None
+    assert stopped.value.checkpoint is not None
+    saved = torch.load(stopped.value.checkpoint, weights_only=True)["model"]
+    assert all(torch.equal(saved[name], value) for name, value in model.state_dict().items())
