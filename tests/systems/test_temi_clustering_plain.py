@@ -109,7 +109,9 @@ def test_the_safe_preset_fails_at_the_first_step_of_a_seed(configure: Configure)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_cured_training_improves_the_clustering(configure: Configure, seed: int) -> None:
+def test_cured_training_improves_the_clustering_and_beats_the_safe_preset(
+    configure: Configure, seed: int
+) -> None:
     parts = EXAMPLE.train.build(configure("cured.yaml", seed))
     start = parts.evaluate()
     batches = iter(parts.loader)
@@ -119,6 +121,11 @@ def test_cured_training_improves_the_clustering(configure: Configure, seed: int)
     assert all(np.isfinite(record["loss"]) and np.isfinite(record["grad_norm"]) for record in records)
     assert end["nmi"] > start["nmi"] + 0.2
     assert end["accuracy"] > start["accuracy"] + 0.2
+
+    safe = EXAMPLE.train.build(configure("config.safe.yaml", seed))
+    for _, batch in zip(range(100), safe.loader, strict=False):
+        EXAMPLE.train.train_step(safe, batch)
+    assert end["nmi"] > safe.evaluate()["nmi"] + 0.05
 
 
 def test_cured_head_survives_inputs_that_break_the_plain_one(configure: Configure) -> None:
