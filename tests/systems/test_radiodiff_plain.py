@@ -82,12 +82,18 @@ def test_float16_with_a_scaler_skips_the_step_that_fails() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_cured_model_learns(seed: int) -> None:
+def test_cured_model_learns_and_beats_the_safe_preset(seed: int) -> None:
+    """The preset is as reported, with its own rate."""
     parts = EXAMPLE.train.build(config_of("cured.yaml", seed=seed, steps=100))
     start = parts.evaluate()["nmse"]
     train(parts, 100)
     assert not non_finite(parts.model.state_dict())
-    assert parts.evaluate()["nmse"] < 0.5 * start
+    cured = parts.evaluate()["nmse"]
+    assert cured < 0.5 * start
+
+    safe = EXAMPLE.train.build(config_of("config.safe.yaml", seed=seed, steps=100))
+    train(safe, 100)
+    assert cured < 0.5 * safe.evaluate()["nmse"]
 
 
 def test_standardised_filters_enlarge_by_the_root_of_the_fan_in() -> None:
