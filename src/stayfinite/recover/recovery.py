@@ -45,7 +45,7 @@ class Recovery:
         """One rung up: every rate, and every schedule's memory of it, times the policy's factor."""
         self.ladder.counters.lowerings += 1
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by)
-        return f"lowered the learning rate to {self.rates()}"
+        return f"learning rates times {self._policy.lower_lr_by:g}: now {self.rates()}"
 
     def roll_back(self, step: int) -> str:
         """Back to the last good copy, at a lower rate than the one that led here."""

@@ -42,6 +42,8 @@ def lines(incident: Incident) -> Iterator[Text]:
     """The report, line by line."""
     errors = any(finding.severity.value == "error" for finding in incident.findings)
     what = _ARRIVED.get(incident.trigger, incident.trigger)
+    if incident.trigger == "parameter" and incident.phase == "optimizer":
+        what = "the optimizer's update is not finite"
     again = "" if incident.reproduced else ", not seen again in a second run"
     yield Text(
         f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",

@@ -62,8 +62,9 @@ class ZeroTimesInfinity(Rule[FailedStep]):
                 certain = 0.92 if birth is subject.birth else 0.84 / weight
             else:
                 certain = 0.8
+            zeros = int(birth.fact("zero_times_bad"))
             yield self.finding(
-                f"{behind(birth)}: {int(birth.fact('zero_times_bad'))} zeros met NaN or Inf, and 0 * inf is NaN"
+                f"{behind(birth)}: {zeros} zero{'s' if zeros != 1 else ''} met NaN or Inf, and 0 * inf is NaN"
                 + (" (a mask that multiplies)" if masked else ""),
                 fix="fill the input before the product: torch.where(mask, x, 0) or x.masked_fill(~mask, 0)",
                 evidence={"inputs": tensors(*birth.operands), **facts(birth, "zero_times_bad")},
