@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 
+_WEAK = ("spike", "result")
+
 
 @dataclass(slots=True)
 class Suspicion:
@@ -30,6 +32,13 @@ class Suspicion:
         where = (birth.birth.file, birth.birth.line)
         return where if birth.birth.line else (*where, birth.birth.op)
 
+    def shares_a_birth(self, other: Suspicion) -> bool:
+        """In the same step, a bad value of the one is among those that made the other."""
+        if self.evidence is None or other.evidence is None or self.step != other.step:
+            return False
+        ours = {(b.birth.file, b.birth.line, b.birth.op) for b in self.evidence.births}
+        return any((b.birth.file, b.birth.line, b.birth.op) in ours for b in other.evidence.births)
+
     def again(self, *, touched: bool) -> None:
         """The same bad value was met once more."""
         self.count += 1
@@ -47,12 +56,15 @@ class Suspicions:
     def add(self, new: Suspicion) -> Suspicion:
         """Remember one; a repeat of a known failure makes that one worse instead."""
         for known in self.all:
-            if known.key == new.key:
+            if known.key == new.key or known.shares_a_birth(new):
                 known.count += 1
                 if known.progress and not known.touched_state and not new.expected:
                     # The script dealt with the earlier one; this one is what counts.
                     known.step, known.seconds, known.evidence = new.step, new.seconds, new.evidence
                 known.touched_state |= new.touched_state
+                if known.kind in _WEAK and new.kind not in _WEAK and new.evidence is not None:
+                    # What was only enormous, or a result that nothing used, has become a failure.
+                    known.step, known.seconds, known.evidence = new.step, new.seconds, new.evidence
                 if known.kind in ("spike", "result", "exception") and new.kind not in ("spike", "result"):
                     known.kind = new.kind
                 known.expected &= new.expected

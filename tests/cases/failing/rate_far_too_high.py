@@ -1,4 +1,5 @@
 # causes: LR_DIVERGENCE
+# exit: 1
 import torch
 from torch import nn
 

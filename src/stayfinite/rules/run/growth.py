@@ -49,9 +49,13 @@ def _grown(name: str, values: Sequence[float | None]) -> Growth | None:
     lowest_at = min(range(len(known)), key=lambda i: (known[i], -i))
     tail = known[lowest_at:]
     lowest, last = max(tail[0], 1e-30), tail[-1]
-    if len(tail) <= _LEAST_STEPS or last / lowest < _LEAST_FACTOR:
+    if len(tail) < _LEAST_STEPS or last / lowest < _LEAST_FACTOR:
         return None
     rises = [math.log(max(b, 1e-30) / max(a, 1e-30)) for a, b in pairwise(tail)]
+    if min(rises) > math.log(_LEAST_FACTOR):  # an explosion at every step needs no long history
+        return Growth(name, lowest, last, len(tail) - 1)
+    if len(tail) == _LEAST_STEPS:
+        return None
     climbing = sum(rise > 0 for rise in rises) >= 0.7 * len(rises)
     largest_share = max(rises) / max(math.log(last / lowest), 1e-30)
     return Growth(name, lowest, last, len(tail) - 1) if climbing and largest_share < 0.7 else None

@@ -16,6 +16,8 @@ _DOMAINS = ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "acos", "asin", "a
 
 _RUINED = 1e6
 
+_LONG_ENOUGH = 3
+
 
 class RateTooHigh(Rule[FailedStep]):
     """Every op is legal, and loss, gradients and updates grow from step to step: the learning rate is too high.
@@ -57,6 +59,8 @@ class RateTooHigh(Rule[FailedStep]):
         certain = _certainty(birth, grown)
         if certain is None:
             return
+        if grown.steps < _LONG_ENOUGH:
+            certain = min(certain, 0.6)  # raw inputs explode as quickly, and then they are the cause
         rate = subject.history[-1].lr if subject.history else None
         stepped = subject.optimizers[0].stepped if subject.optimizers else None
         place = at(birth) if birth is not None else None

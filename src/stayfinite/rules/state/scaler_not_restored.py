@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import ScalerFacts
 
 _SKIPPED = 3
 
@@ -40,8 +41,8 @@ class ScalerNotRestored(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        resumed = any(load.kind == "optimizer" for load in subject.loads)
         for scaler in subject.scalers:
+            resumed = _began_after_a_load(subject, scaler)
             if scaler.loaded or scaler.skipped_first < _SKIPPED:
                 continue
             higher = scaler.earlier_scale is not None and scaler.earlier_scale < scaler.init_scale
@@ -63,3 +64,10 @@ class ScalerNotRestored(Rule[FailedStep]):
                 file=scaler.created.file,
                 line=scaler.created.line,
             )
+
+
+def _began_after_a_load(step: FailedStep, scaler: ScalerFacts) -> bool:
+    """The first steps of a run that is saved and resumed later have nothing to restore."""
+    if scaler is not step.scalers[-1]:
+        return False
+    return any(load.kind == "optimizer" and (load.step == 0 or len(step.scalers) > 1) for load in step.loads)
