@@ -1,9 +1,25 @@
-"""One thread: the tensors of the tests are tiny, and several workers share the cores."""
+"""One thread: the tensors of the tests are tiny, and several workers share the cores. Long files begin first."""
+
+from collections.abc import Iterator
 
 import pytest
 import torch
+
+LONG = ("systems", "cases", "replay", "cli")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _distributions_check_their_arguments() -> Iterator[None]:
+    """torch.compile turns these checks off for the whole process, so a test that compiles would change others."""
+    torch.distributions.Distribution.set_default_validate_args(True)
+    yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file that takes minutes must not be the last to begin, or one worker waits for the other."""
+    items.sort(key=lambda item: not set(LONG) & set(item.path.parts))
