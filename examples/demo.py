@@ -240,7 +240,7 @@ def main() -> None:
     names = [system.name for system in SYSTEMS]
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=", ".join(names))
     parser.add_argument(
-        "--out", type=Path, help="keep logs and checkpoints here (default: a temporary folder)"
+        "--out", type=Path, help="logs, incidents and checkpoints go here (default: runs/demo-TIME)"
     )
     options = parser.parse_args()
     unknown = [name for name in options.systems if name not in names]
@@ -263,26 +263,23 @@ def main() -> None:
             Text(f"One thread of this machine makes {measured:.0f} GFLOP/s: {which} (SYSTEM=name for one).")
         )
     systems = [system for system in SYSTEMS if system.name in chosen]
-    if options.out:
-        options.out = options.out.resolve()
-        taken = [options.out / name for name in chosen if (options.out / name).exists()]
-        if taken:
-            parser.error(f"{taken[0]} is there already; give --out a new folder")
+    out = (options.out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
+    taken = [out / name for name in chosen if (out / name).exists()]
+    if taken:
+        parser.error(f"{taken[0]} is there already; give --out a new folder")
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as temporary:
-        runs = train_all(systems, options.out or Path(temporary), console)
-        os.chdir(HERE)
-        for system in systems:
-            console.rule(f"{system.name}: the diagnosis of the guarded run")
-            for line in report_of(incident_of(runs[system.name]["guarded"])):
-                console.print(line)
-        console.rule("in all")
-        console.print(what_happened(systems, runs), metrics(systems, runs))
+    runs = train_all(systems, out, console)
+    os.chdir(HERE)
+    for system in systems:
+        console.rule(f"{system.name}: the diagnosis of the guarded run")
+        for line in report_of(incident_of(runs[system.name]["guarded"])):
+            console.print(line)
+    console.rule("in all")
+    console.print(what_happened(systems, runs), metrics(systems, runs))
     console.print(
         Text(f"{time.perf_counter() - started:.0f} s; examples/<system>/README.md tells each story.")
     )
-    where = f"are in {options.out}" if options.out else "were not kept; --out DIR keeps them"
-    console.print(Text(f"The logs, incidents and checkpoints of every run {where}."))
+    console.print(Text(f"The logs, incidents and checkpoints of every run are in {out}."))
 
 
 if __name__ == "__main__":
