@@ -1,6 +1,6 @@
 """What watching costs: a guarded step against a plain one, and the usual helpers beside it, in one run.
 
-    python bench/overhead.py [--steps 8] [--rounds 11] [--model gpt|mlp|cnn]
+    python bench/overhead.py [--steps 2] [--rounds 31] [--model gpt|mlp|cnn]
 
 Every round runs each variant for a few steps, in a random order, and takes its time as a ratio to the plain loop of
 the same round; the table shows the medians. Clipping is on everywhere. Host transfers and op calls are counted per
@@ -243,8 +243,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=8, help="steps of each variant a round")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--steps", type=int, default=2, help="steps of each variant a round")
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--model", choices=sorted(BARS), action="append", help="only this model (may repeat)")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
