@@ -217,3 +217,24 @@ def test_a_replay_that_raises_does_not_end_the_training(tmp_path: Path) -> None:
     assert guard.step(lambda: net(torch.ones(2, 4)).mean()).applied
     guard.close()
     assert "the data server is gone" in (tmp_path / "run.jsonl").read_text()
+
+
+def test_a_loop_that_is_left_after_a_refused_step_files_it(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True)
+    for batch in guard.watch([torch.ones(4, 2), torch.full((4, 2), float("nan")), torch.ones(4, 2)]):
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        if not torch.isfinite(loss):
+            break
+    filed = json.loads((tmp_path / "incidents/0001/incident.json").read_text())
+    assert (filed["step"], filed["action"]) == (1, "skip")
+    for batch in guard.watch([torch.ones(4, 2)] * 2):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    assert (guard.counters.applied, guard.counters.skipped) == (3, 1)
+    assert len(list((tmp_path / "incidents").iterdir())) == 1

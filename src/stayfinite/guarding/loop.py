@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Refusal, StepResult
 from stayfinite.guarding.locate import Replay
 from stayfinite.recover.aftermath import Aftermath
-from stayfinite.recover.policy import Policy
+from stayfinite.recover.policy import Policy, RunStopped
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.intercept import intercept
@@ -77,16 +77,27 @@ class WatchedLoop:
     def bodies(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same where somebody else has the loop's calls brought here."""
         for batch in batches:
-            with ExitStack() as body:
-                self._enter(batch, body)
-                body.callback(self._leave)
-                yield batch
+            try:
+                with ExitStack() as body:
+                    self._enter(batch, body)
+                    body.callback(self._leave)
+                    yield batch
+            except GeneratorExit:  # the loop was left after this body, often because of what was refused
+                self._conclude_at_once()
+                raise
             refusal, self._refusal = self._refusal, None
             if refusal is not None:
                 evidence = None
                 if self._guard.wants_replay(refusal):
                     evidence = yield from self._hand_out_again(refusal)
                 self._guard.conclude(refusal, evidence)
+
+    def _conclude_at_once(self) -> None:
+        """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            with suppress(RunStopped):
+                self._guard.conclude(refusal, None)
 
     def listen_always(self) -> None:
         """Guard updates outside of any loop over batches, too: each is then a step of its own."""

@@ -161,6 +161,7 @@ class Keeper:
         self._listening.close()
         if self._guard is None:
             return
+        self._driven = None  # a loop that was left ends here, with what was refused in it
         self.counts.add(self._guard.counters)
         self._guard.close()
         self._guard = self._loop = self._driving = self._driven = None
@@ -181,6 +182,7 @@ class Keeper:
         if driving is not None and driving is not iterator:
             return self._batch_beside(original, iterator, loop)
         if driving is None or self._driven is None:
+            self._driven = None  # a loop that was left ends before the next begins
             self._driving = weakref.ref(iterator)
             self._driven = loop.bodies(self._batches_of(weakref.ref(iterator), original))
         with self._tracer.only_looking():
