@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forking import in_fork, load, stayfinite
 from peers import PEERS, PeerVerdict, run_peer
 
 
@@ -69,39 +68,14 @@ class Result:
         return any(cause in self.truth["accept_taxonomy"] for cause in causes[:among])
 
 
-def in_fork(work: Callable[[], int], log: Path, folder: Path) -> int:
-    """Run `work` in a forked child in `folder`, its output going to `log`; returns the exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            os.chdir(folder)
-            stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(stream, 1)
-            os.dup2(stream, 2)
-            code = work()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def run_stayfinite(result: Result, cases: Path, work: Path, options: Sequence[str]) -> None:
     """Run one script under `stayfinite run` and read what it wrote."""
     output, log = work / f"{result.script}.json", work / f"{result.script}.log"
 
-    def command() -> int:
-        from stayfinite.cli import main
-
-        asked = ["run", "--format", "json", "--output", str(output), *options, result.script]
-        try:
-            main(asked, standalone_mode=False)
-        except SystemExit as leaving:
-            return leaving.code if isinstance(leaving.code, int) else 1
-        return 0
-
-    result.exit_code = in_fork(command, log, cases)
+    kept = work / f"{result.script}.run"  # not beside the scripts
+    command = ["run", "--format", "json", "--output", str(output), "--run-dir", str(kept)]
+    command += [*options, result.script]
+    result.exit_code = in_fork(lambda: stayfinite(command), log, cases)
     said = log.read_text(errors="replace")
     if not output.exists():
         result.problem = "wrote nothing: " + (said.strip().splitlines() or ["no message"])[-1]
@@ -197,9 +171,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results here as well")
     parser.add_argument("--trace", default="failure", help="as stayfinite run has it: failure, always, never")
     asked = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(1)  # a fork must not inherit a pool of threads
+    load()
     peers = [name for name, available in PEERS.items() if asked.peers and available()]
     results = measure(asked.cases.resolve(), asked.only, ["--trace", asked.trace], peers)
     print_table(results, peers)

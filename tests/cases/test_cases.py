@@ -2,7 +2,7 @@
 
 The markers in the scripts are the truth: `# birth` behind a line where the value may be said to be born, `# causes:`
 in the first lines, `# exit:` for the script's own exit code, `# samples:` for the samples that are bad.
-Set STAYFINITE_CASES to a directory with truth.jsonl to run further cases.
+Further cases, with a truth.jsonl, are run where they are: in ../shared/cases beside the project, or STAYFINITE_CASES.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 
 HERE = Path(__file__).parent
 BENCH = HERE.parents[1] / "bench" / "accuracy.py"
+FURTHER = Path(os.environ.get("STAYFINITE_CASES") or HERE.parents[2] / "shared" / "cases")
 FAILING, HEALTHY = sorted((HERE / "failing").glob("*.py")), sorted((HERE / "healthy").glob("*.py"))
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the cases run in forked processes")
@@ -89,11 +90,10 @@ def test_healthy_script_is_not_accused(path: Path, results: dict[str, dict[str, 
     assert result["exit_code"] == 0
 
 
-@pytest.mark.skipif("STAYFINITE_CASES" not in os.environ, reason="no further cases given")
+@pytest.mark.skipif(not (FURTHER / "truth.jsonl").exists(), reason="no further cases here")
 def test_further_cases(tmp_path: Path) -> None:
     output = tmp_path / "results.json"
-    cases = os.environ.get("STAYFINITE_CASES", "")
-    subprocess.run([sys.executable, str(BENCH), "--cases", cases, "--json", str(output)], check=True)
+    subprocess.run([sys.executable, str(BENCH), "--cases", str(FURTHER), "--json", str(output)], check=True)
     found = json.loads(output.read_text())
     failing = [result for result in found if result["failing"]]
     assert not [result["script"] for result in found if not result["failing"] and result["errors"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,20 @@ def test_a_skipped_bad_batch_is_an_information(watched: Watched) -> None:
     _, incidents = watched(LOOP.format(bad=3, check="if not torch.isfinite(loss): continue"))
     assert not errors(incidents)
     assert [incident.trigger for incident in incidents] == ["loss"]
+
+
+def test_a_model_that_was_let_go_of_is_not_state_of_the_run(watched: Watched) -> None:
+    gc.disable()
+    try:
+        broken = torch.nn.BatchNorm1d(4)
+        broken.running_mean = torch.full((4,), float("nan"))
+        broken.cycle = [broken]
+        del broken
+        _, incidents = watched(LOOP.format(bad=3, check="if not torch.isfinite(loss): continue"))
+    finally:
+        gc.enable()
+    assert [incident.trigger for incident in incidents] == ["loss"]
+    assert not errors(incidents)
 
 
 def test_a_run_that_ends_at_the_bad_batch_failed(watched: Watched) -> None:

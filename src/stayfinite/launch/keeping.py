@@ -85,7 +85,7 @@ class Keeper:
     def install(self) -> None:
         self._observers.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
         self._observers.optimizers.on_created = self._optimizer_was_made
-        self._observers.scalers.on_skip = self._scaler_skipped
+        self._observers.scalers.on_skip.append(self._scaler_skipped)
         self._wait_for_forward()
 
     def remove(self) -> None:

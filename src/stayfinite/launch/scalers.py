@@ -47,7 +47,7 @@ class Scalers:
         self._log, self._optimizers = log, optimizers
         self.known: list[Watched] = []
         self._stepping_now = False
-        self.on_skip: Callable[[], None] | None = None
+        self.on_skip: list[Callable[[], None]] = []
 
     def install(self, patches: Patches) -> None:
         scaler = torch.amp.GradScaler
@@ -107,8 +107,8 @@ class Scalers:
             watched.forward_bad += int(any(not math.isfinite(loss) for loss in self._log.current.losses))
             self._optimizers.find(optimizer).stepped = here()
             self._log.close_step(rate_of(optimizer), None, applied=False)
-            if self.on_skip is not None:
-                self.on_skip()
+            for tell in self.on_skip:
+                tell()
         else:
             watched.streak = 0
         return result

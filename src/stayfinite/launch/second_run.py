@@ -9,6 +9,8 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,25 +88,28 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
         state, output = Path(folder, "random"), Path(folder, "incidents.json")
         beginning.save(state)
-        command = [sys.executable, "-m", "stayfinite", "run", "--trace", "always", "--format", "json"]
+        command = ["run", "--trace", "always", "--format", "json"]
         command += ["--output", str(output), "--stop-after-step", str(failing_step + 1)]
         command += ["--scratch", str(Path(folder, "scratch"))]
         command += ["--trace-from-step", str(first)] if first else []
         command += ["--max-incidents", str(options.max_incidents)]
         command += [*(["-m"] if options.module else []), options.target, *options.arguments]
-        try:
-            subprocess.run(
-                command,
-                env={**os.environ, STATE_VARIABLE: str(state)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=max(_AT_LEAST, _SLOWDOWN * seconds),
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return []
+        in_fresh_process(command, {STATE_VARIABLE: str(state)}, max(_AT_LEAST, _SLOWDOWN * seconds))
         if not output.exists():
             return []
         data = json.loads(output.read_text(encoding="utf-8"))
         return [Incident.from_json(item) for item in data["incidents"]]
+
+
+def in_fresh_process(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
+    """`stayfinite` with this command, for so long at most; silent, for the script has said everything once."""
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [sys.executable, "-m", "stayfinite", *command],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,7 @@ class Session:
         if self.keeper is not None:
             self.keeper.remove()
         self.observers.remove()
+        gc.collect()  # a model that the script let go of is no longer part of its state
         self._note_poisoned_state()
         failed = self.failures()
         found = [self._incident(suspicion) for suspicion in failed] or [self._silent()]

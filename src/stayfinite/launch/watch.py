@@ -30,6 +30,7 @@ class Watch:
         self.log, self.tracer, self.suspicions = observers.log, observers.tracer, Suspicions()
         self._arrivals_seen = self._raised_seen = 0
         self._loss_is_bad = False
+        self._bad_before_scaling = False  # a loss since the last update; no scale would have made it finite
         self._by_birth: dict[int, Suspicion] = {}
         self.healthy_until = -1  # journal entries before this number were followed by a healthy step
 
@@ -45,10 +46,12 @@ class Watch:
         patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
         patches.wrap(torch.nn.functional, "_verify_batch_size", self._library_check)
         patches.wrap(torch.optim.lr_scheduler.OneCycleLR, "get_lr", self._library_check)
+        patches.wrap(torch.amp.GradScaler, "scale", self._scaling)
         for name in ("unscale_", "step"):
             patches.wrap(torch.amp.GradScaler, name, self._library_check)
         # An error that the script catches keeps the bad gradient out of the weights as well as a check does.
         self.observers.clips.on_error = self.suspicions.went_on
+        self.observers.scalers.on_skip.append(self._skipped_by_scaler)
         self.observers.optimizers.before_step = self._before_step
         self.observers.optimizers.after_step = self._after_step
 
@@ -85,6 +88,21 @@ class Watch:
             if bad:
                 self._loss_is_bad = True
                 self._suspect_tensor(tensor, "loss")
+
+    def _scaling(self, original: Any, scaler: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        losses = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+        if isinstance(losses, (list, tuple)) and scaler.is_enabled():
+            with self.tracer.only_looking():
+                self._bad_before_scaling |= any(
+                    isinstance(loss, torch.Tensor) and measurable(loss) and is_bad(loss) for loss in losses
+                )
+        return original(scaler, outputs, *args, **kwargs)
+
+    def _skipped_by_scaler(self) -> None:
+        """Skipping is a GradScaler's business when the scale was too large, not when the loss itself was bad."""
+        if self._bad_before_scaling:
+            self.suspicions.stepped_on(self.log.history[-1].step)
+        self._bad_before_scaling = False
 
     def _is_scaled(self) -> bool:
         return any(watched.scaled for watched in self.observers.scalers.known)
@@ -147,7 +165,7 @@ class Watch:
             self._suspect("spike", None)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        last = self.log.history[-1]
+        last, self._bad_before_scaling = self.log.history[-1], False
         self.note_arrivals(last.step)  # what the update did belongs to the step that it ended
         # The loss of the last backward pass: one that the script threw away before is not in this update.
         seen = last.loss is not None or last.grad_norm is not None
