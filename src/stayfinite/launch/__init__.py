@@ -13,6 +13,7 @@ from stayfinite.findings import Incident
 from stayfinite.launch import second_run
 from stayfinite.launch.options import Options
 from stayfinite.launch.records import write
+from stayfinite.launch.scratch_files import ScratchFiles
 from stayfinite.launch.script import Outcome, run_as_main
 from stayfinite.launch.session import Session
 
@@ -24,9 +25,10 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
 
     `report` is given the incidents, remarks and places of files when the script is over.
     """
-    second_run.Beginning.restore_from_environment()
+    made_before = second_run.Beginning.restore_from_environment()
     beginning = second_run.Beginning()
-    session = Session(options)
+    scratch = ScratchFiles(options.scratch, made_before) if options.scratch is not None else None
+    session = Session(options, scratch or beginning.made)
     reported = False
 
     def finish(outcome: Outcome) -> None:

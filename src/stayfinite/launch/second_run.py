@@ -18,6 +18,7 @@ import torch
 
 from stayfinite.findings import Incident
 from stayfinite.launch.options import Options
+from stayfinite.launch.scratch_files import MadeFiles
 
 STATE_VARIABLE = "STAYFINITE_SECOND_RUN_STATE"
 _SLOWDOWN, _AT_LEAST = 15.0, 120.0  # a traced step costs several plain ones
@@ -26,28 +27,30 @@ _STEPS_BEFORE = 2
 
 
 class Beginning:
-    """Random numbers and threads as they were before the script began: a second run shall compute the same."""
+    """Random numbers, threads and files as they were before the script began: a second run shall find the same."""
 
     def __init__(self) -> None:
         self.python = random.getstate()
         self.numpy = _numpy_random().get_state() if _numpy_random() is not None else None
         self.threads = torch.get_num_threads()
+        self.made = MadeFiles()
 
     def save(self, path: Path) -> None:
-        path.write_bytes(pickle.dumps((self.python, self.numpy, self.threads)))
+        path.write_bytes(pickle.dumps((self.python, self.numpy, self.threads, self.made.paths)))
 
     @staticmethod
-    def restore_from_environment() -> None:
-        """In the second run: begin with the random numbers and threads of the first."""
+    def restore_from_environment() -> set[str]:
+        """In the second run: begin with the random numbers and threads of the first; returns the files it made."""
         path = os.environ.pop(STATE_VARIABLE, None)
         if path is None:
-            return
-        python, numpy, threads = pickle.loads(Path(path).read_bytes())
+            return set()
+        python, numpy, threads, made = pickle.loads(Path(path).read_bytes())
         random.setstate(python)
         if threads != torch.get_num_threads():  # sums are split by threads, and rounded accordingly
             torch.set_num_threads(threads)
         if numpy is not None and _numpy_random() is not None:
             _numpy_random().set_state(numpy)
+        return set(made)
 
 
 def _numpy_random() -> Any:

@@ -21,7 +21,7 @@ from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.run_log import RunLog
-from stayfinite.launch.scratch_files import ScratchFiles
+from stayfinite.launch.scratch_files import MadeFiles, ScratchFiles
 from stayfinite.launch.script import Outcome, without_our_frames
 from stayfinite.launch.suspicions import Suspicion
 from stayfinite.launch.watch import Watch
@@ -35,8 +35,8 @@ from stayfinite.replay.sites import USER, kind_of_file
 class Session:
     """Watches a run. `start`, then the script, then `finish`."""
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, options: Options, files: MadeFiles | ScratchFiles | None = None) -> None:
+        self.options, self._files = options, files
         self.log = RunLog()
         self.tracer = Tracer()
         self.observers = Observers(self.log, self.tracer)
@@ -61,8 +61,8 @@ class Session:
         self.watch.install()
         if self.keeper is not None:
             self.keeper.install()
-        if self.options.scratch is not None:
-            ScratchFiles(self.options.scratch).install(self.observers.patches)
+        if self._files is not None:
+            self._files.install(self.observers.patches)
         if self.options.trace == "always" and self.options.trace_from_step:
             self.tracer.listen_to_optimizers()
         elif self.options.trace != "never":
