@@ -38,7 +38,7 @@ class Observers:
         self.optimizers = Optimizers(log, tracer.only_looking)
         self.scalers = Scalers(log, self.optimizers)
         self.optimizers.on_step = self.scalers.optimizer_steps
-        self.schedulers = Schedulers(log, self.scalers.scheduler_stepped)
+        self.schedulers = Schedulers(log, self.optimizers, self.scalers.scheduler_stepped)
         self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
         self.replicas = Replicas(tracer)
         self.module_loads: list[LoadEvent] = []

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
 from stayfinite.launch.patches import Patches
+from stayfinite.launch.resumed_rates import ResumedRates
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.replay.measure import dtype_name, is_plain
 
@@ -59,6 +60,7 @@ class Optimizers:
         self._quiet = quiet  # a context in which nothing is traced
         self.known: dict[int, Watched] = {}
         self.loads: list[tuple[weakref.ref[torch.optim.Optimizer], LoadEvent]] = []
+        self.resumed_rates = ResumedRates()
         self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
             None
         )
@@ -113,7 +115,10 @@ class Optimizers:
             base_before=_number(base),
             base_after=_number(group.get("initial_lr")) if base is not None else None,
             moments_missing=not moments and _says_it_stepped(state),
+            mid_schedule="initial_lr" in group
+            and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
         )
+        self.resumed_rates.loaded(optimizer, event.lr_after)
         self.loads.append((weakref.ref(optimizer), event))
         return result
 
@@ -159,8 +164,14 @@ class Optimizers:
             self.after_step(optimizer)
 
     def _note_rate_used(self, optimizer: torch.optim.Optimizer, rate: float) -> None:
+        change = self.resumed_rates.used(optimizer, rate)
         self.loads = [
-            (ref, replace(event, lr_used=rate) if ref() is optimizer and event.lr_used is None else event)
+            (
+                ref,
+                replace(event, lr_used=rate, rescheduled=change)
+                if ref() is optimizer and event.lr_used is None
+                else event,
+            )
             for ref, event in self.loads
         ]
 

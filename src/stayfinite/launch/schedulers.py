@@ -12,6 +12,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerFacts
+from stayfinite.launch.optimizers import Optimizers, rate_of
 from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
 
@@ -38,8 +39,8 @@ class Watched:
 class Schedulers:
     """All schedulers of a run."""
 
-    def __init__(self, log: RunLog, on_step: Callable[[], None]) -> None:
-        self._log, self._on_step = log, on_step
+    def __init__(self, log: RunLog, optimizers: Optimizers, on_step: Callable[[], None]) -> None:
+        self._log, self._optimizers, self._on_step = log, optimizers, on_step
         self.known: list[Watched] = []
         self.loads: list[LoadEvent] = []
         self._inside = 0
@@ -64,6 +65,8 @@ class Schedulers:
         return next((watched for watched in self.known if watched.scheduler() is scheduler), None)
 
     def _created(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        optimizer = args[0] if args else kwargs.get("optimizer")
+        before = _rate_now(optimizer)
         self._inside += 1  # a constructor steps once, and calls the constructors of its bases
         try:
             original(scheduler, *args, **kwargs)
@@ -71,6 +74,7 @@ class Schedulers:
             self._inside -= 1
         if self._inside or self.find(scheduler) is not None or not hasattr(scheduler, "optimizer"):
             return
+        self._note_rate(scheduler, "made", before, here())
         total = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)
         self.known.append(
             Watched(
@@ -83,6 +87,7 @@ class Schedulers:
         )
 
     def _stepping(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        before = _rate_now(getattr(scheduler, "optimizer", None))
         self._inside += 1  # a chained scheduler steps its parts
         try:
             result = original(scheduler, *args, **kwargs)
@@ -94,11 +99,18 @@ class Schedulers:
         watched.before_optimizer |= watched.steps == 0 and self._log.optimizer_steps == 0
         watched.steps += 1
         watched.stepped = here()
+        self._note_rate(scheduler, "stepped", before, watched.stepped)
         rate = scheduler.optimizer.param_groups[0].get("lr")
         if isinstance(rate, (int, float, torch.Tensor)):
             watched.lrs.append(float(rate))
         self._on_step()
         return result
+
+    def _note_rate(self, scheduler: Any, how: str, before: float | None, place: Place) -> None:
+        optimizer = scheduler.optimizer
+        self._optimizers.resumed_rates.scheduled(
+            optimizer, type(scheduler).__name__, how, before, _rate_now(optimizer), place
+        )
 
     def _loading(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         bases = list(getattr(scheduler, "base_lrs", []))
@@ -106,6 +118,7 @@ class Schedulers:
         after = list(getattr(scheduler, "base_lrs", []))
         if self._inside:
             return result
+        self._optimizers.resumed_rates.scheduler_loaded(getattr(scheduler, "optimizer", None))
         self.loads.append(
             LoadEvent(
                 kind="scheduler",
@@ -133,6 +146,10 @@ class Schedulers:
             )
             for w in self.known
         )
+
+
+def _rate_now(optimizer: Any) -> float | None:
+    return rate_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None
 
 
 def _rose_after_fall(watched: Watched) -> bool:

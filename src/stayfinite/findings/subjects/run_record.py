@@ -96,6 +96,17 @@ class ClipCall:
 
 
 @dataclass(frozen=True, slots=True)
+class RateChange:
+    """A rate that a scheduler set, when it was made or by its steps, before the optimizer stepped again."""
+
+    kind: str  # "LambdaLR"
+    how: str  # "made" or "stepped"
+    rate: float  # what it was afterwards
+    calls: int  # calls that changed it
+    place: Place  # the last of them
+
+
+@dataclass(frozen=True, slots=True)
 class LoadEvent:
     """load_state_dict of a model, optimizer, scheduler or scaler."""
 
@@ -112,6 +123,8 @@ class LoadEvent:
     missing: tuple[str, ...] = ()  # keys not in the file
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
+    mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps
+    rescheduled: RateChange | None = None  # what schedulers did to lr_after before it was used
 
 
 @dataclass(frozen=True, slots=True)
