@@ -56,7 +56,9 @@ class ResumedRates:
         """The optimizer steps with this rate: what a scheduler did to it since the load, if it was that."""
         waiting = self._find(optimizer)
         self._waiting.pop(id(optimizer), None)
-        return waiting.change if waiting is not None and not waiting.settled and rate == waiting.rate else None
+        return (
+            waiting.change if waiting is not None and not waiting.settled and rate == waiting.rate else None
+        )
 
     def _find(self, optimizer: Any) -> _Loaded | None:
         waiting = self._waiting.get(id(optimizer))

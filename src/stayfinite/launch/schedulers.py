@@ -13,11 +13,13 @@ from torch.optim import lr_scheduler
 
 from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerFacts
 from stayfinite.launch.optimizers import Optimizers, rate_of
+from stayfinite.launch.optimizers import Watched as WatchedOptimizer
 from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
 
 _SHOWN = 64
 _LONG_ENOUGH = 8
+_GONE = 1e-5  # of the peak: such a rate changes nothing any more
 _RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR")
 
 
@@ -30,6 +32,10 @@ class Watched:
     start_epoch: int
     total_steps: int | None
     created: Place
+    optimizer: WatchedOptimizer
+    updates_before: int  # steps that the optimizer had made when this was
+    peak: float
+    gone: int = 0
     stepped: Place = field(default_factory=Place)
     lrs: list[float] = field(default_factory=list)
     steps: int = 0
@@ -75,6 +81,7 @@ class Schedulers:
         if self._inside or self.find(scheduler) is not None or not hasattr(scheduler, "optimizer"):
             return
         self._note_rate(scheduler, "made", before, here())
+        driven = self._optimizers.find(scheduler.optimizer)
         total = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)
         self.known.append(
             Watched(
@@ -83,6 +90,9 @@ class Schedulers:
                 max(0, int(getattr(scheduler, "last_epoch", 0) or 0)),
                 int(total) if isinstance(total, (int, float)) else None,
                 here(),
+                driven,
+                driven.steps,
+                _largest_rate(scheduler.optimizer),
             )
         )
 
@@ -100,6 +110,9 @@ class Schedulers:
         watched.steps += 1
         watched.stepped = here()
         self._note_rate(scheduler, "stepped", before, watched.stepped)
+        largest = _largest_rate(scheduler.optimizer)
+        watched.peak = max(watched.peak, largest)
+        watched.gone += int(largest < _GONE * watched.peak)
         rate = scheduler.optimizer.param_groups[0].get("lr")
         if isinstance(rate, (int, float, torch.Tensor)):
             watched.lrs.append(float(rate))
@@ -143,6 +156,9 @@ class Schedulers:
                 created=w.created,
                 stepped=w.stepped,
                 before_optimizer=w.before_optimizer,
+                updates=w.optimizer.steps - w.updates_before,
+                peak=w.peak,
+                gone=w.gone,
             )
             for w in self.known
         )
@@ -150,6 +166,10 @@ class Schedulers:
 
 def _rate_now(optimizer: Any) -> float | None:
     return rate_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else None
+
+
+def _largest_rate(optimizer: torch.optim.Optimizer) -> float:
+    return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
 
 
 def _rose_after_fall(watched: Watched) -> bool:

@@ -14,7 +14,14 @@ LOADED, CHANGED = Place("train.py", 40), Place("train.py", 46)
 RUN = FailedStep(step=100, phase="state", trigger="parameter", complete=True)
 CHANGE = RateChange("LambdaLR", "made", 3e-2, 1, CHANGED)
 LOAD = LoadEvent(
-    "optimizer", LOADED, 90, lr_before=3e-2, lr_after=1e-3, lr_used=3e-2, mid_schedule=True, rescheduled=CHANGE
+    "optimizer",
+    LOADED,
+    90,
+    lr_before=3e-2,
+    lr_after=1e-3,
+    lr_used=3e-2,
+    mid_schedule=True,
+    rescheduled=CHANGE,
 )
 GOES_ON = SchedulerFacts("LambdaLR", 0, 6, (9e-4, 1e-4), False, False, created=CHANGED)
 

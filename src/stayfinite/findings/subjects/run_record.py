@@ -141,6 +141,9 @@ class SchedulerFacts:
     created: Place = Place()
     stepped: Place = Place()
     before_optimizer: bool = False  # stepped before the first optimizer step
+    updates: int = 0  # steps of its optimizer since it was made
+    peak: float | None = None  # the largest rate of any param group
+    gone: int = 0  # steps after which every group's rate was below 1e-5 of the peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ class StateTensor:
     numel: int
     step: int | None = None  # when it was first seen
     place: Place = Place()  # the line that wrote it, when traced
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class ResumedRateRescheduled(Rule[FailedStep]):
                 continue
             if load.lr_after / _FACTOR < change.rate < load.lr_after * _FACTOR:
                 continue
-            did = "was made and set" if change.how == "made" else f"was stepped before any update, to"
+            did = "was made and set" if change.how == "made" else "was stepped before any update, to"
             yield self.finding(
                 f"the optimizer was resumed at rate {load.lr_after:g}, then {change.kind} {did} {change.rate:g}",
                 fix="make the scheduler before loading, then load its own state and the optimizer's; do not replay it",
