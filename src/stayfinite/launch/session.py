@@ -153,6 +153,8 @@ class Session:
             yield from self.keeper.remarks()
 
     def _note_uncaught(self, error: BaseException) -> None:
+        if self.observers.files.raised(error):
+            return  # a damaged file is a failure by itself, and no value is to blame
         place = _place_of(error)
         failure = Failure(type(error).__name__, str(error), place)
         for suspicion in self.watch.suspicions.all:

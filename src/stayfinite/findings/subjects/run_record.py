@@ -128,6 +128,16 @@ class LoadEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class FileLoad:
+    """A call of torch.load that read its file, or found it damaged."""
+
+    place: Place
+    file: str
+    step: int
+    damage: str | None = None  # why it is no whole checkpoint
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerFacts:
     """A learning-rate scheduler and the rates it set."""
 
