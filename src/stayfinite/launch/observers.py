@@ -15,7 +15,6 @@ from torch.utils.data import dataloader
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
 from stayfinite.findings.subjects.traced_birth import Operand
-from stayfinite.launch.averages import Averages
 from stayfinite.launch.checkpoint_files import CheckpointFiles
 from stayfinite.launch.clips import Clips
 from stayfinite.launch.optimizers import Optimizers
@@ -44,21 +43,13 @@ class Observers:
         self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
         self.files = CheckpointFiles(log, tracer.only_looking)
         self.replicas = Replicas(tracer)
-        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer.only_looking)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []
         self.autocast: str | None = None
         self.on_batch: Callable[[Any], None] | None = None
 
     def install(self) -> None:
-        for observer in (
-            self.optimizers,
-            self.scalers,
-            self.schedulers,
-            self.clips,
-            self.files,
-            self.targets,
-        ):
+        for observer in (self.optimizers, self.scalers, self.schedulers, self.clips, self.files):
             observer.install(self.patches)
         self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
         self.patches.wrap(copy, "deepcopy", self._copying)
@@ -127,6 +118,4 @@ class Observers:
             loads=(*self.optimizers.load_events(), *self.schedulers.loads, *self.module_loads[-16:]),
             file_loads=tuple(self.files.loads),
             schedulers=self.schedulers.facts(),
-            targets=self.targets.facts(),
-            averages=self.averages.facts(),
         )

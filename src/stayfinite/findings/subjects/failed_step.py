@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from stayfinite.findings.incident import PathStep, TensorSummary
 from stayfinite.findings.subjects.run_record import (
-    AverageFacts,
     ClipCall,
     Comparison,
     FileLoad,
@@ -86,8 +85,6 @@ class FailedStep:
     loads: tuple[LoadEvent, ...] = ()
     file_loads: tuple[FileLoad, ...] = ()  # calls of torch.load, oldest first
     schedulers: tuple[SchedulerFacts, ...] = ()
-    targets: tuple[TargetFacts, ...] = ()
-    averages: tuple[AverageFacts, ...] = ()
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
     comparisons: tuple[Comparison, ...] = ()
     gradients: tuple[GradientFacts, ...] = ()
