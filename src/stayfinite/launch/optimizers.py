@@ -15,6 +15,7 @@ from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, P
 from stayfinite.launch.patches import Patches
 from stayfinite.launch.resumed_rates import ResumedRates
 from stayfinite.launch.run_log import RunLog, here
+from stayfinite.launch.twins import Twins
 from stayfinite.replay.measure import dtype_name, is_plain
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -61,6 +62,7 @@ class Optimizers:
         self.known: dict[int, Watched] = {}
         self.loads: list[tuple[weakref.ref[torch.optim.Optimizer], LoadEvent]] = []
         self.resumed_rates = ResumedRates()
+        self.twins = Twins(total_norm)
         self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
             None
         )
@@ -91,6 +93,7 @@ class Optimizers:
         watched = Watched(weakref.ref(optimizer), place)
         watched.facts = self._facts(optimizer, watched)
         self.known[id(optimizer)] = watched
+        self.twins.created(optimizer, rate_of(optimizer))
         return watched
 
     def find(self, optimizer: torch.optim.Optimizer) -> Watched:
@@ -148,6 +151,7 @@ class Optimizers:
                     for p in g["params"]
                     if p.dtype in _HALF and p.grad is not None and is_plain(p)
                 ]
+            self.twins.stepping(optimizer, gradients, watched.stepped)
             if self.before_step is not None:
                 self.before_step(optimizer, self._log.current.grad_norm, gradients)
 

@@ -20,16 +20,18 @@ class ReplicasDrift(Rule[FailedStep]):
     looks fine, and the average gradient belongs to none of them.
 
     ## Example
-    A GradScaler per rank in which one rank saw an overflow: it halves its scale, the others do not
+    A GradScaler per rank in which one rank saw an overflow: it halves its scale, the others do not. Or a rank that
+    leaves out its update because its own loss is a spike: `if loss > 5 * average: continue`
 
     ## The fix
-    Reduce the decision: all ranks take the maximum of `found_inf`, the same scale, and step or skip together.
+    Reduce the decision: all ranks take the maximum of `found_inf` (or of their own flag), the same scale, and step
+    or skip together.
 
     ## The popular fix that does not work
     Broadcasting the weights every epoch: the drift within the epoch stays, and moments are not broadcast.
 
     ## References
-    pytorch/pytorch#136009
+    pytorch/pytorch#136009, ecmwf/WeatherGenerator#2724
     """
 
     code = "DST001"
@@ -57,7 +59,7 @@ class ReplicasDrift(Rule[FailedStep]):
         place = (apart or copies[-1]).place
         yield self.finding(
             f"{len(copies)} replicas that began equal disagree: {'; '.join(said)}",
-            fix="all-reduce found_inf and keep one loss scale, so that every rank steps or skips together",
+            fix="all-reduce what decides (found_inf, a skip flag, the loss scale): all ranks step or skip together",
             evidence={
                 "replicas": [
                     {
