@@ -20,6 +20,7 @@ from stayfinite.launch.clips import Clips
 from stayfinite.launch.optimizers import Optimizers
 from stayfinite.launch.patches import Patches
 from stayfinite.launch.replicas import Replicas
+from stayfinite.launch.resumes import Resumes
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.scalers import Scalers
 from stayfinite.launch.schedulers import Schedulers
@@ -42,6 +43,8 @@ class Observers:
         self.schedulers = Schedulers(log, self.optimizers, self.scalers.scheduler_stepped)
         self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
         self.files = CheckpointFiles(log, tracer.only_looking)
+        self.resumes = Resumes(log, self.optimizers, tracer.only_looking)
+        self.schedulers.on_load = self.resumes.scheduler_loaded
         self.replicas = Replicas(tracer)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []
@@ -51,6 +54,7 @@ class Observers:
     def install(self) -> None:
         for observer in (self.optimizers, self.scalers, self.schedulers, self.clips, self.files):
             observer.install(self.patches)
+        self.resumes.install(self.patches)
         self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
         self.patches.wrap(copy, "deepcopy", self._copying)
         self.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
@@ -72,6 +76,7 @@ class Observers:
             items = state.items() if isinstance(state, Mapping) else ()
             bad = [name for name, value in items if isinstance(value, torch.Tensor) and is_bad(value)]
         self.replicas.loaded(module, state)
+        self.resumes.module_loaded()
         missing = tuple(getattr(result, "missing_keys", ()))
         self.module_loads.append(
             LoadEvent("module", here(), self.log.step, missing=missing, nonfinite=tuple(bad[:16]))
@@ -117,5 +122,6 @@ class Observers:
             clips=self.clips.facts(),
             loads=(*self.optimizers.load_events(), *self.schedulers.loads, *self.module_loads[-16:]),
             file_loads=tuple(self.files.loads),
+            resumes=self.resumes.facts(),
             schedulers=self.schedulers.facts(),
         )

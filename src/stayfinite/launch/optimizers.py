@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -53,6 +53,16 @@ def total_norm(gradients: list[torch.Tensor]) -> float:
     return math.sqrt(square) if square >= 0 else math.nan
 
 
+class Listener(Protocol):
+    """Someone who is told of updates and loads."""
+
+    def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None: ...
+
+    def after_update(self, optimizer: torch.optim.Optimizer, loss: float | None) -> None: ...
+
+    def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+
 class Optimizers:
     """All optimizers of a run."""
 
@@ -63,6 +73,7 @@ class Optimizers:
         self.loads: list[tuple[weakref.ref[torch.optim.Optimizer], LoadEvent]] = []
         self.resumed_rates = ResumedRates()
         self.twins = Twins(total_norm)
+        self.listeners: list[Listener] = []
         self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
             None
         )
@@ -122,6 +133,8 @@ class Optimizers:
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
         )
         self.resumed_rates.loaded(optimizer, event.lr_after)
+        for listener in self.listeners:
+            listener.optimizer_loaded(optimizer)
         self.loads.append((weakref.ref(optimizer), event))
         return result
 
@@ -130,6 +143,8 @@ class Optimizers:
         watched.stepped = here()
         if self.on_step is not None:
             self.on_step(optimizer)
+        for listener in self.listeners:
+            listener.before_update(optimizer, watched.steps)
         rate = rate_of(optimizer)
         if rate is not None:
             watched.lrs.append(rate)
@@ -164,6 +179,8 @@ class Optimizers:
             watched.facts = self._facts(optimizer, watched) if watched.steps <= 2 else watched.facts
         self._log.optimizer_steps += 1
         self._log.close_step(watched.lrs[-1] if watched.lrs else None, None, applied=True)
+        for listener in self.listeners:
+            listener.after_update(optimizer, self._log.history[-1].loss)
         if self.after_step is not None:
             self.after_step(optimizer)
 

@@ -49,6 +49,7 @@ class Schedulers:
         self._log, self._optimizers, self._on_step = log, optimizers, on_step
         self.known: list[Watched] = []
         self.loads: list[LoadEvent] = []
+        self.on_load: Callable[[Any, Place], None] | None = None
         self._inside = 0
 
     def install(self, patches: Patches) -> None:
@@ -132,10 +133,13 @@ class Schedulers:
         if self._inside:
             return result
         self._optimizers.resumed_rates.scheduler_loaded(getattr(scheduler, "optimizer", None))
+        place = here()
+        if self.on_load is not None:
+            self.on_load(scheduler, place)
         self.loads.append(
             LoadEvent(
                 kind="scheduler",
-                place=here(),
+                place=place,
                 step=self._log.step,
                 base_before=float(bases[0]) if bases else None,
                 base_after=float(after[0]) if after else None,

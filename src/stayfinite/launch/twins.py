@@ -51,7 +51,7 @@ class Twins:
             number: known for number, known in self._known.items() if known.optimizer() is not None
         }
         self._known.pop(id(optimizer), None)
-        self._known[id(optimizer)] = _Stepping(weakref.ref(optimizer), _signature(optimizer), rate)
+        self._known[id(optimizer)] = _Stepping(weakref.ref(optimizer), signature_of(optimizer), rate)
 
     def stepping(self, optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor], place: Place) -> None:
         """It is about to step."""
@@ -134,7 +134,7 @@ def _largest_difference(one: _Stepping, two: _Stepping) -> float:
 def _comparable(one: _Stepping, two: _Stepping) -> bool:
     """Both are still there, have the same shapes, and no parameter in common."""
     first, second = one.optimizer(), two.optimizer()
-    if first is None or second is None or _signature(first) != _signature(second):
+    if first is None or second is None or signature_of(first) != signature_of(second):
         return False
     return not {id(p) for p in _parameters(first)} & {id(p) for p in _parameters(second)}
 
@@ -143,5 +143,6 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _signature(optimizer: torch.optim.Optimizer) -> Signature:
+def signature_of(optimizer: torch.optim.Optimizer) -> Signature:
+    """The kind of an optimizer and the shapes of what it trains."""
     return type(optimizer).__name__, tuple(tuple(p.shape) for p in _parameters(optimizer))

@@ -14,6 +14,7 @@ from stayfinite.findings.subjects.run_record import (
     OptimizerFacts,
     Place,
     ReplicaFacts,
+    Resume,
     RoundedIntegers,
     ScalerFacts,
     SchedulerFacts,
@@ -84,6 +85,7 @@ class FailedStep:
     clips: tuple[ClipCall, ...] = ()
     loads: tuple[LoadEvent, ...] = ()
     file_loads: tuple[FileLoad, ...] = ()  # calls of torch.load, oldest first
+    resumes: tuple[Resume, ...] = ()  # optimizers whose first step was made with loaded weights
     schedulers: tuple[SchedulerFacts, ...] = ()
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
     comparisons: tuple[Comparison, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,29 @@ class FileLoad:
     file: str
     step: int
     damage: str | None = None  # why it is no whole checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The first step of a new optimizer after weights were loaded, and the save they come from, if it was seen."""
+
+    optimizer: str  # "AdamW"
+    step: int
+    saved: Place = Place()  # the torch.save, when this run made it
+    loaded: Place = Place()  # the torch.load, or else the load of the scheduler
+    saved_optimizer: bool = False  # the file holds an optimizer state
+    optimizer_loaded: bool = False  # load_state_dict was called on the optimizer
+    has_moments: bool = False  # it had state when it first stepped
+    adaptive: bool = False  # it is one of the Adam family
+    scheduler_epoch: int | None = None  # where the loaded scheduler was
+    rate_saved: float | None = None  # of the optimizer of the same kind and shapes that was trained before
+    rate_used: float | None = None
+    before: tuple[float, ...] = ()  # its last losses before the save
+    went_on: tuple[float, ...] = ()  # its next losses, when training went on after the save
+    after: tuple[float, ...] = ()  # the first losses of the new one; the very first is that of the loaded weights
+
+    def with_losses(self, went_on: Sequence[float], after: Sequence[float]) -> Resume:
+        return replace(self, went_on=tuple(went_on), after=tuple(after))
 
 
 @dataclass(frozen=True, slots=True)

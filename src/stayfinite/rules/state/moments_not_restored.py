@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import Resume, StepRecord
+from stayfinite.rules.state.resumed_loss import same_training
+
+_LIKE_BEFORE = 1.5  # the loss of the loaded weights, against the largest before the save: it is the same task
+_JUMP = 5.0  # the losses after the first update, against those before the save
 
 
 class MomentsNotRestored(Rule[FailedStep]):
-    """A resumed optimizer has no moments, or state that a load left out.
+    """A resumed optimizer has no moments, although it is no new training.
 
     ## What it finds
-    `load_state_dict` of an optimizer whose file holds param groups but no moments although steps had been taken,
-    and module loads that left parameters or buffers unfilled in the middle of a run.
+    `load_state_dict` of an optimizer whose file holds param groups but no moments although steps had been taken.
+    A new Adam that goes on with loaded weights and without moments, while its scheduler was loaded in the middle of
+    its schedule; or whose loss is at first the one from before the save and, from its first update on, five times
+    that. New weights, a new task or another rate are fine-tuning, and need no moments.
 
     ## Why it is bad
     Adam without moments takes first steps of the full rate in every coordinate, at weights that needed small
     ones: the loss jumps after each resume.
 
     ## Example
-    Saving `optimizer.param_groups` instead of `optimizer.state_dict()`
+    `torch.save({"model": model.state_dict(), "scheduler": scheduler.state_dict()}, path)`
 
     ## The fix
     Save and load everything: model, optimizer, scheduler, scaler, averages, random state.
@@ -29,7 +37,7 @@ class MomentsNotRestored(Rule[FailedStep]):
     Warming up again: it hides the jump and loses the moments still.
 
     ## References
-    Lightning-AI/pytorch-lightning#10766
+    Lightning-AI/pytorch-lightning#10766, EvolvingLMMs-Lab/OneVision-Encoder#65
     """
 
     code = "STA030"
@@ -48,3 +56,35 @@ class MomentsNotRestored(Rule[FailedStep]):
                     file=load.place.file,
                     line=load.place.line,
                 )
+        for resume in subject.resumes:
+            if not resume.adaptive or resume.has_moments or resume.optimizer_loaded:
+                continue
+            why = _why_it_is_a_resume(resume, subject.first_steps)
+            if why is None:
+                continue
+            place = resume.saved if resume.saved.line and not resume.saved_optimizer else resume.loaded
+            yield self.finding(
+                f"{resume.optimizer} began without moments at step {resume.step}, at weights that were loaded: {why}",
+                fix="put optimizer.state_dict() into the checkpoint, and load it with the weights",
+                evidence={
+                    "optimizer": resume.optimizer,
+                    "step": resume.step,
+                    "scheduler_epoch": resume.scheduler_epoch,
+                    "before": list(resume.before[-5:]),
+                    "after": list(resume.after[:5]),
+                },
+                confidence=0.86,
+                file=place.file,
+                line=place.line,
+            )
+
+
+def _why_it_is_a_resume(resume: Resume, first_steps: Sequence[StepRecord]) -> str | None:
+    if resume.scheduler_epoch:
+        return f"its scheduler was loaded at step {resume.scheduler_epoch}, so the run goes on"
+    if not same_training(resume, first_steps) or resume.after[0] > _LIKE_BEFORE * max(resume.before):
+        return None
+    before, after = median(resume.before[-10:]), median(resume.after[1:])
+    if after < _JUMP * before:
+        return None
+    return f"the loss was {resume.after[0]:.3g} with them, as before the save, and {after:.3g} after the first update"
