@@ -37,6 +37,7 @@ class ScriptGuard(Guard):
     """A guard whose refusals become suspicions of the run's session instead of files of its own."""
 
     tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
+    tell_mended: Callable[[], None]
     replay_after = 0.0
 
     @property
@@ -53,6 +54,12 @@ class ScriptGuard(Guard):
         goes_on: bool,
     ) -> None:
         self.tell(refused, evidence, result)
+
+    def mend_buffers(self) -> bool:
+        mended = super().mend_buffers()
+        if mended:
+            self.tell_mended()
+        return mended
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """A body that runs twice is seen by the script (counters, prints): only where a second run takes too long."""
@@ -78,6 +85,7 @@ class Keeper:
         self._driven: Iterator[Any] | None = None
         self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
         self.refused = self.mended = 0
+        self._in_skipped_step = False
         self.actions: dict[int, str] = {}  # by step
         self.counts = Counters()
         self.obstacle: str | None = None
@@ -149,10 +157,8 @@ class Keeper:
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
         )
-        guard.tell, guard.replay_after = (
-            self._refused,
-            self._observers.log.started + self._options.replay_after,
-        )
+        guard.tell, guard.tell_mended = self._refused, self._mended
+        guard.replay_after = self._observers.log.started + self._options.replay_after
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
@@ -258,11 +264,16 @@ class Keeper:
         guard = self._guard
         if guard is not None and self._loop is not None and not self._loop.replaying:
             with self._tracer.only_looking():
-                if guard.mend_buffers():
-                    self.mended += 1
-                    self._watch.buffers_were_bad(self._observers.log.step - 1)
+                self._in_skipped_step = True
+                guard.mend_buffers()
+                self._in_skipped_step = False
                 guard.window = None
                 guard.open_window()
+
+    def _mended(self) -> None:
+        """A step that was not applied had left bad buffers. One that the scaler skipped has been counted already."""
+        self.mended += 1
+        self._watch.buffers_were_bad(self._observers.log.step - int(self._in_skipped_step))
 
     def _refused(self, refused: RefusedStep, evidence: FailedStep | None, result: StepResult) -> None:
         log = self._observers.log

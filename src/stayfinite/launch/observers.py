@@ -15,6 +15,7 @@ from torch.utils.data import dataloader
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
 from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.launch.averages import Averages
 from stayfinite.launch.checkpoint_files import CheckpointFiles
 from stayfinite.launch.clips import Clips
 from stayfinite.launch.optimizers import Optimizers
@@ -24,6 +25,7 @@ from stayfinite.launch.resumes import Resumes
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.scalers import Scalers
 from stayfinite.launch.schedulers import Schedulers
+from stayfinite.launch.targets import Targets
 from stayfinite.replay import Tracer
 from stayfinite.replay.evidence import operand
 from stayfinite.replay.measure import is_bad, is_plain, magnitude, measurable
@@ -46,13 +48,21 @@ class Observers:
         self.resumes = Resumes(log, self.optimizers, tracer.only_looking)
         self.schedulers.on_load = self.resumes.scheduler_loaded
         self.replicas = Replicas(tracer)
+        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer.only_looking)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []
         self.autocast: str | None = None
         self.on_batch: Callable[[Any], None] | None = None
 
     def install(self) -> None:
-        for observer in (self.optimizers, self.scalers, self.schedulers, self.clips, self.files):
+        for observer in (
+            self.optimizers,
+            self.scalers,
+            self.schedulers,
+            self.clips,
+            self.files,
+            self.targets,
+        ):
             observer.install(self.patches)
         self.resumes.install(self.patches)
         self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
@@ -66,6 +76,7 @@ class Observers:
     def _copying(self, original: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(source, *args, **kwargs)
         self.replicas.copied(source, result)
+        self.averages.copied(source, result)
         return result
 
     def _loading_module(
@@ -124,4 +135,6 @@ class Observers:
             file_loads=tuple(self.files.loads),
             resumes=self.resumes.facts(),
             schedulers=self.schedulers.facts(),
+            targets=self.targets.facts(),
+            averages=self.averages.facts(),
         )

@@ -16,6 +16,7 @@ from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
 
 _FIRST = 10
+_NOWHERE = Place()
 
 
 @dataclass(slots=True)
@@ -35,6 +36,11 @@ class Watched:
     forward_bad: int = 0
     scheduler_stepped_on_skip: int = 0
     bypassed: int = 0
+    stepped: set[int] = field(default_factory=set)  # optimizers that it has stepped since the last loss
+    stepped_again: int = 0  # steps that the script made by itself right after those
+    penalties: int = 0  # gradients of a scaled loss that were made part of another loss
+    penalty: Place = _NOWHERE
+    scale_read: int = 0  # how often the script asked for the scale
     scaled: bool = False  # a loss was scaled and the gradients are not unscaled yet
     unscaled: set[int] = field(default_factory=set)
     skipped_now: bool = False
@@ -47,6 +53,8 @@ class Scalers:
         self._log, self._optimizers = log, optimizers
         self.known: list[Watched] = []
         self._stepping_now = False
+        self._scaled_losses: list[weakref.ref[torch.Tensor]] = []
+        self._looking = False
         self.on_skip: list[Callable[[], None]] = []
 
     def install(self, patches: Patches) -> None:
@@ -57,6 +65,8 @@ class Scalers:
         patches.wrap(scaler, "step", self._stepping)
         patches.wrap(scaler, "update", self._updating)
         patches.wrap(scaler, "load_state_dict", self._loading)
+        patches.wrap(scaler, "get_scale", self._reading)
+        patches.wrap(torch.autograd, "grad", self._gradient_of_scaled)
 
     def find(self, scaler: Any) -> Watched | None:
         return next((watched for watched in self.known if watched.scaler() is scaler), None)
@@ -78,9 +88,36 @@ class Scalers:
     def _scaling(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         watched = self.find(scaler)
         if watched is not None:
-            watched.scaled, watched.unscaled = True, set()
-            watched.scale = self._log.scale = float(scaler.get_scale())
+            watched.scaled, watched.unscaled, watched.stepped = True, set(), set()
+            watched.scale = self._log.scale = self._scale_of(scaler)
+        result = original(scaler, *args, **kwargs)
+        if watched is not None and isinstance(result, torch.Tensor):
+            self._scaled_losses = [*self._scaled_losses[-7:], weakref.ref(result)]
+        return result
+
+    def _scale_of(self, scaler: Any) -> float:
+        self._looking = True
+        try:
+            return float(scaler.get_scale())
+        finally:
+            self._looking = False
+
+    def _reading(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        watched = self.find(scaler)
+        if watched is not None and not self._looking:
+            watched.scale_read += 1
         return original(scaler, *args, **kwargs)
+
+    def _gradient_of_scaled(self, original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """With create_graph, a gradient goes into another loss; this one still holds the scale."""
+        if kwargs.get("create_graph"):
+            given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+            scaled = [loss for known in self._scaled_losses if (loss := known()) is not None]
+            if any(tensor is loss for tensor in given for loss in scaled):
+                for watched in self.known:
+                    if watched.scaled and watched.scaler() is not None:
+                        watched.penalties, watched.penalty = watched.penalties + 1, here()
+        return original(outputs, *args, **kwargs)
 
     def _unscaling(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         watched = self.find(scaler)
@@ -99,6 +136,7 @@ class Scalers:
         if watched is None:
             return result
         watched.steps += 1
+        watched.stepped.add(id(optimizer))
         watched.skipped_now = self._optimizers.find(optimizer).steps == before
         if watched.skipped_now:
             watched.skipped += 1
@@ -117,14 +155,16 @@ class Scalers:
         result = original(scaler, *args, **kwargs)
         watched = self.find(scaler)
         if watched is not None:
-            watched.scale = self._log.scale = float(scaler.get_scale())
-            watched.scaled = False
+            watched.scale = self._log.scale = self._scale_of(scaler)
+            watched.scaled, watched.stepped = False, set()
         return result
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps now; by itself, while its gradients are still scaled, it steps too far."""
         if self._stepping_now or not any(watched.scaled for watched in self.known):
             return
+        for watched in self.known:
+            watched.stepped_again += int(id(optimizer) in watched.stepped)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self.scale_in(parameters) is not None:
             watched = next(w for w in self.known if w.scaled and w.scaler() is not None)
@@ -166,6 +206,9 @@ class Scalers:
                 created=w.created,
                 earlier_scale=w.earlier_scale,
                 bypassed=w.bypassed,
+                stepped_again=w.stepped_again,
+                penalties=0 if w.scale_read else w.penalties,
+                penalty=w.penalty,
             )
             for w in self.known
         )

@@ -210,7 +210,8 @@ class Session:
             state=self._state,
             gradients=state_scan.gradients(self.observers.optimizers),
             benign=self.tracer.benign(),
-            replicas=self.observers.replicas.facts(living_models()) or self.observers.optimizers.twins.facts(),
+            replicas=self.observers.replicas.facts(living_models())
+            or self.observers.optimizers.twins.facts(),
             rounded=tuple(self.tracer.follower.noticed.rounded),
         )
         step = self.observers.complete(step)

@@ -43,6 +43,9 @@ def _scan(optimizers: Optimizers, tracer: Tracer, step: int) -> Iterator[StateTe
         for name, buffer in model.named_buffers():
             yield from _bad("average" if copy else "buffer", name, buffer, tracer, step)
     for optimizer in stepping:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if not trained[id(parameter)]:  # of no module: a list of tensors, a master copy
+                yield from _bad("parameter", "parameter", parameter, tracer, step)
         for owned, state in optimizer.state.items():
             owner = trained.get(id(owned)) or "parameter"
             for name, value in state.items():
@@ -62,6 +65,7 @@ def _bad(owner: str, name: str, tensor: torch.Tensor, tracer: Tracer, step: int)
         numel=tensor.numel(),
         step=step,
         place=Place(site.file, site.line, site.source) if site is not None else Place(),
+        dtype=str(tensor.dtype).removeprefix("torch."),
     )
 
 

@@ -44,6 +44,7 @@ class Watch:
             for name in ("isfinite", "isnan", "isinf"):
                 patches.wrap(owner, name, self._number_checked)
         patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
+        patches.wrap(torch, "normal", self._sampling)
         patches.wrap(torch.nn.functional, "_verify_batch_size", self._library_check)
         patches.wrap(torch.optim.lr_scheduler.OneCycleLR, "get_lr", self._library_check)
         patches.wrap(torch.amp.GradScaler, "scale", self._scaling)
@@ -232,6 +233,13 @@ class Watch:
             if evidence is not None:
                 self._suspect("exception", replace(evidence, failure=failure), caught=True)
             raise
+
+    def _sampling(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """A scale below zero is refused here where distributions were told not to validate; NaN has its own history."""
+        given = (*args, *kwargs.values())
+        if any(isinstance(value, torch.Tensor) and measurable(value) and is_bad(value) for value in given):
+            return original(*args, **kwargs)
+        return self._library_check(original, *args, **kwargs)
 
     def _library_check(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks that torch makes in Python; an error of theirs counts when a rule knows what it means."""

@@ -12,6 +12,7 @@ import torch
 
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
+from stayfinite.replay.facts.tables import columns
 from stayfinite.replay.journal import NO_ROOTS, Entry, Journal
 from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable, shape_of
 from stayfinite.replay.modules import ModuleStack, Names, living_models
@@ -147,6 +148,7 @@ class Follower:
             "data" if entry.origin == "batch" else "state" if state else phase,
             "deliberate" if op is not None else "outside",
             output=evidence.operand("output", tensor, entry, self.journal),
+            facts=columns(tensor),
             autocast=self.autocast,
         )
         return entry

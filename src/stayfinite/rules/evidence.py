@@ -65,6 +65,14 @@ def decisive(birth: TracedBirth, *names: str) -> Operand | None:
     return found or (birth.operands[0] if birth.operands else None)
 
 
+def is_energy(divisor: Operand) -> bool:
+    """A sum of squares or magnitudes: zero for a silent or black sample, not for an empty selection."""
+    return (
+        divisor.made_by("sum", within=1) is not None
+        and divisor.made_by("pow", "square", "abs", within=2) is not None
+    )
+
+
 def divisor_of(birth: TracedBirth) -> Operand | None:
     """What is divided by: the second operand of div, the only one of reciprocal and rsqrt."""
     if birth.op in ("reciprocal", "rsqrt", "pow") or birth.forward_name in ("reciprocal", "rsqrt"):

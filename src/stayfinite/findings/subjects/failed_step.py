@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stayfinite.findings.incident import PathStep, TensorSummary
 from stayfinite.findings.subjects.run_record import (
+    AverageFacts,
     ClipCall,
     Comparison,
     FileLoad,
@@ -20,6 +21,7 @@ from stayfinite.findings.subjects.run_record import (
     SchedulerFacts,
     StateTensor,
     StepRecord,
+    TargetFacts,
     UpdateAudit,
 )
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
@@ -87,6 +89,8 @@ class FailedStep:
     file_loads: tuple[FileLoad, ...] = ()  # calls of torch.load, oldest first
     resumes: tuple[Resume, ...] = ()  # optimizers whose first step was made with loaded weights
     schedulers: tuple[SchedulerFacts, ...] = ()
+    targets: tuple[TargetFacts, ...] = ()
+    averages: tuple[AverageFacts, ...] = ()
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
     comparisons: tuple[Comparison, ...] = ()
     gradients: tuple[GradientFacts, ...] = ()

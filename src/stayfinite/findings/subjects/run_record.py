@@ -77,6 +77,11 @@ class ScalerFacts:
     bypassed: int = (
         0  # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
     )
+    stepped_again: int = 0  # steps of an optimizer itself right after the scaler's, on the same gradients
+    penalties: int = (
+        0  # gradients of a scaled loss that went into another loss, by a script that never read the scale
+    )
+    penalty: Place = Place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,9 @@ class Resume:
     rate_used: float | None = None
     before: tuple[float, ...] = ()  # its last losses before the save
     went_on: tuple[float, ...] = ()  # its next losses, when training went on after the save
-    after: tuple[float, ...] = ()  # the first losses of the new one; the very first is that of the loaded weights
+    after: tuple[
+        float, ...
+    ] = ()  # the first losses of the new one; the very first is that of the loaded weights
 
     def with_losses(self, went_on: Sequence[float], after: Sequence[float]) -> Resume:
         return replace(self, went_on=tuple(went_on), after=tuple(after))
@@ -192,6 +199,28 @@ class StateTensor:
     step: int | None = None  # when it was first seen
     place: Place = Place()  # the line that wrote it, when traced
     dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """What one line gave to a loss that does not check its targets."""
+
+    place: Place
+    calls: int  # looked at
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class AverageFacts:
+    """A copy of a module in half precision, in a sample of its values."""
+
+    dtype: str
+    writes: int  # how often it was changed in place
+    values: int  # looked at
+    still: int  # of them, bit for bit as when the copy was made
+    source_moved: int  # of them, moved in the module it was copied from
+    made: Place = Place()
 
 
 @dataclass(frozen=True, slots=True)

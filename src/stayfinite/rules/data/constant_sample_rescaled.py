@@ -15,12 +15,14 @@ from stayfinite.rules.evidence import (
     counted,
     divisor_of,
     facts,
+    is_energy,
     source_of,
     span,
     tensors,
 )
 
 _EXTREMES = ("amax", "max", "amin", "min", "aminmax", "quantile", "kthvalue", "topk", "sort")
+_SUMS = ("sum", "count_nonzero", "bincount")
 _SPREADS = ("std", "var", "std_mean", "var_mean")
 
 
@@ -28,8 +30,8 @@ class ConstantSampleRescaled(Rule[FailedStep]):
     """A constant sample (or feature) was divided by its own range, maximum or standard deviation, which is zero.
 
     ## What it finds
-    A division by zero whose divisor is `max - min`, a maximum, a standard deviation, or a table of such statistics,
-    of values that nothing is learnt through.
+    A division by zero whose divisor is `max - min`, a maximum, a standard deviation, an energy (a sum of squares), or
+    a table of such statistics, of values that nothing is learnt through.
 
     ## Why it is bad
     0/0 makes the whole sample NaN. Black frames, silent clips and constant columns are ordinary data.
@@ -54,6 +56,16 @@ class ConstantSampleRescaled(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for birth, weight in births_by_weight(subject):
+            bad, columns = birth.fact("bad_columns"), birth.fact("columns")
+            if bad and birth.fact("rescaled_columns") == columns - bad:
+                yield self.finding(
+                    f"{counted(int(bad), 'column')} of a table of {int(columns)} NaN throughout, while the others have "
+                    "been rescaled: a constant column, divided by its own spread before it came here",
+                    fix="drop constant columns, or use a spread of 1 where it is 0 (sigma[sigma == 0] = 1)",
+                    evidence={**facts(birth, "bad_columns", "rescaled_columns", "columns")},
+                    confidence=0.98 * weight,
+                    **at(birth),
+                )
             if birth.op not in DIVISIONS or by_autograd(birth) or birth.phase == "optimizer":
                 continue
             divisor = divisor_of(birth)
@@ -77,11 +89,18 @@ class ConstantSampleRescaled(Rule[FailedStep]):
             )
 
 
+def _of_data(birth: TracedBirth, divisor: Operand) -> bool:
+    return not divisor.requires_grad and not any(operand.requires_grad for operand in birth.operands)
+
+
 def _statistic(birth: TracedBirth, divisor: Operand) -> tuple[str, float] | None:
     """What kind of statistic the divisor is, and how sure it is that a constant sample made it zero."""
     said = birth.facts.get("divisor_is")
+    total = divisor.made_by(*_SUMS, within=1)
+    if total is not None:  # what was sorted or compared to choose the summands says nothing about the sum
+        return ("an energy", 0.9) if is_energy(divisor) and _of_data(birth, divisor) else None
     if said == "range" or (divisor.made_by("sub", within=3) and divisor.made_by(*_EXTREMES, within=5)):
-        return "a range", 0.96
+        return "a range", 0.8 if divisor.requires_grad else 0.96
     if said == "std" or divisor.made_by(*_SPREADS, within=4):
         return "a standard deviation", 0.8 if divisor.requires_grad else 0.93
     if said == "max" or divisor.made_by(*_EXTREMES, within=3):

@@ -15,6 +15,7 @@ from stayfinite.rules.evidence import (
     counted,
     divisor_of,
     facts,
+    is_energy,
     source_of,
     span,
     tensors,
@@ -44,6 +45,7 @@ _BY_KIND = {
     "std": 0.25,
     "norm": 0.25,
     "range": 0.2,
+    "energy": 0.4,
 }
 
 
@@ -130,6 +132,8 @@ def _kind(birth: TracedBirth, divisor: Operand) -> str:
         return said
     if divisor.is_integer or _counted_up(divisor):
         return "count"
+    if is_energy(divisor) and not divisor.requires_grad:
+        return "energy"
     return "sum" if divisor.made_by(*_SUMS, within=4) else (said if isinstance(said, str) else "other")
 
 

@@ -71,7 +71,7 @@ class EpsVanishes(Rule[FailedStep]):
                         "smallest": SMALLEST.get(operand.dtype),
                         "eps_line": producer.line,
                     },
-                    confidence=0.94 * weight,
+                    confidence=0.97 * weight,
                     **at(birth),
                 )
                 break

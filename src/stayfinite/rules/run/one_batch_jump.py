@@ -13,6 +13,9 @@ from stayfinite.rules.evidence import at
 
 _JUMP = 30.0
 _HEALTHY_STEPS = 5
+_RECENT, _AFTERMATH = 32, 16  # steps before a jump that it is compared with, and after it that show the harm
+_HARM = 3.0  # the loss stays so many times above the largest before
+_ENORMOUS = 1e5  # so large a jump stays in the moments for thousands of steps, whatever the loss does
 
 
 class OneBatchJump(Rule[FailedStep]):
@@ -21,7 +24,7 @@ class OneBatchJump(Rule[FailedStep]):
     ## What it finds
     A failing step whose loss, gradient norm or inputs are 30 times the median of at least five calm steps before
     it; and, in a run that stayed finite, an applied step whose loss and gradient norm are both a hundred times
-    the largest before.
+    the largest of the 32 before, after which the loss stays above what it was (or so large that the moments keep it).
 
     ## Why it is bad
     One such update can undo hours of training, and the moments carry it on. It is the batch, not the rate: the
@@ -70,22 +73,34 @@ class OneBatchJump(Rule[FailedStep]):
         )
 
     def _applied_spike(self, step: FailedStep) -> Iterator[Finding]:
-        """A finished, finite run in which one batch was applied that stood far above everything before it."""
+        """A finished, finite run in which one batch was applied that stood far above all before it, and did harm."""
         records = [r for r in step.history if r.applied and r.loss is not None and r.grad_norm is not None]
         first = [abs(r.loss) for r in step.first_steps if r.loss is not None]
         stepped = step.optimizers[0].stepped if step.optimizers else None
         for position in range(_HEALTHY_STEPS + 3, len(records)):
-            before, now = records[:position], records[position]
+            before, now = records[max(0, position - _RECENT) : position], records[position]
             loss = _stands_out([r.loss for r in before], now.loss)
             norm = _stands_out([r.grad_norm for r in before], now.grad_norm)
             # A loss that is small beside the first ones of the run is no damage, however far it jumped.
             if loss is None or norm is None or loss[0] <= max(first, default=0.0):
                 continue
+            after = [
+                abs(r.loss) for r in records[position + 1 : position + 1 + _AFTERMATH] if r.loss is not None
+            ]
+            level = median(after) if len(after) >= _HEALTHY_STEPS else loss[0]
+            if level <= _HARM * loss[1] and loss[0] < _ENORMOUS * loss[1]:
+                continue  # the next losses are what they were: the optimizer took it well
             yield self.finding(
                 f"step {now.step} was applied with a loss of {loss[0]:.3g} (before: {loss[1]:.3g}) and a gradient norm "
-                f"of {norm[0]:.3g} (before: {norm[1]:.3g}): one batch stands out",
+                f"of {norm[0]:.3g} (before: {norm[1]:.3g}): one batch stands out; the losses after it: {level:.3g}",
                 fix="skip such a batch before the step (compare it with recent steps) and look at its samples",
-                evidence={"step": now.step, "loss": loss[0], "grad_norm": norm[0], "input": now.input_absmax},
+                evidence={
+                    "step": now.step,
+                    "loss": loss[0],
+                    "grad_norm": norm[0],
+                    "input": now.input_absmax,
+                    "loss_after": level,
+                },
                 confidence=0.85,
                 file=stepped.file if stepped else None,
                 line=stepped.line if stepped else None,
@@ -101,7 +116,7 @@ def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float
 
 
 def _stands_out(before: Sequence[float | None], now: float | None) -> tuple[float, float] | None:
-    """The value and the largest before it, when it is a hundred times as large."""
+    """The value and the largest shortly before it, when it is a hundred times as large."""
     known = [abs(value) for value in before if value is not None and math.isfinite(value)]
     if now is None or not math.isfinite(now) or len(known) < _HEALTHY_STEPS:
         return None

@@ -14,7 +14,8 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
 
     ## What it finds
     A birth inside an optimizer step on float16 or bfloat16 parameters: the second moment underflowed to 0 and eps
-    is 0 in the dtype (or the square of a gradient overflowed).
+    is 0 in the dtype (or the square of a gradient overflowed). Also moments that overflowed to Inf and are divided
+    by ever since: everything is finite, and those weights stand still.
 
     ## Why it is bad
     In float16 the square of a gradient below 2e-4 is 0, and 1e-8 is 0 too, so the update is m / 0. No check of
@@ -61,4 +62,20 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
                 },
                 confidence=0.96 * weight,
                 **at(birth),
+            )
+        overflown = [
+            t
+            for t in subject.state
+            if t.owner == "optimizer state" and t.dtype == "float16" and t.inf and not t.nan
+        ]
+        if overflown and not subject.births and not any(t.owner == "parameter" for t in subject.state):
+            first = overflown[0]
+            yield self.finding(
+                f"{first.name} of {kind} overflowed to Inf in {first.dtype} ({first.inf} of {first.numel} values), the "
+                "weights are finite: what is divided by it is 0, and these weights never move again",
+                fix="keep float32 parameters (autocast and a GradScaler), or an optimizer with a float32 master copy",
+                evidence={"tensor": first.name, "inf": first.inf, "optimizer": kind},
+                confidence=0.96,
+                file=first.place.file,
+                line=first.place.line,
             )

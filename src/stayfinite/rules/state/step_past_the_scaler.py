@@ -9,15 +9,16 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 
 
 class StepPastTheScaler(Rule[FailedStep]):
-    """The optimizer was stepped directly, on gradients that the GradScaler had multiplied and not yet divided.
+    """The optimizer was stepped directly, past the GradScaler or once more after it.
 
     ## What it finds
-    `optimizer.step()` after `scaler.scale(loss).backward()`, without `scaler.step(optimizer)` or `scaler.unscale_`.
+    `optimizer.step()` after `scaler.scale(loss).backward()`, without `scaler.step(optimizer)` or `scaler.unscale_`;
+    and `optimizer.step()` behind `scaler.step(optimizer)`, on the same gradients.
 
     ## Why it is bad
     The gradients are thousands of times too large. SGD diverges at once; Adam hides it, because it divides by the
     size of the gradient, but its eps, clipping and weight decay no longer mean what they say, and no step is
-    skipped on overflow.
+    skipped on overflow. A second step behind the scaler's applies what the scaler has just refused.
 
     ## Example
     `scaler.scale(loss).backward(); optimizer.step(); scaler.update()`
@@ -39,9 +40,19 @@ class StepPastTheScaler(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for scaler in subject.scalers:
+            place = subject.optimizers[0].stepped if subject.optimizers else scaler.created
+            if scaler.stepped_again:
+                yield self.finding(
+                    f"{scaler.stepped_again} times optimizer.step() followed scaler.step(optimizer): every update is "
+                    "made twice, and one that the scaler refuses is made all the same",
+                    fix="remove optimizer.step(): scaler.step(optimizer) is the step",
+                    evidence={"steps": scaler.stepped_again, "refused": scaler.skipped},
+                    confidence=0.95,
+                    file=place.file,
+                    line=place.line,
+                )
             if not scaler.bypassed or scaler.scale <= 1.0:
                 continue
-            place = subject.optimizers[0].stepped if subject.optimizers else scaler.created
             yield self.finding(
                 f"{scaler.bypassed} optimizer steps were made on gradients still multiplied by the loss scale "
                 f"({scaler.scale:g} now)",

@@ -1,0 +1,46 @@
+"""Observes targets of losses that take anything: binary_cross_entropy_with_logits does not check for 0..1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from stayfinite.findings.subjects.run_record import Place, TargetFacts
+from stayfinite.launch.patches import Patches
+from stayfinite.launch.run_log import here
+from stayfinite.replay.measure import measurable
+
+_FIRST, _THEN_EVERY = 4, 64
+
+
+class Targets:
+    """The range of what each line gave as a target; the first calls are looked at, then one in 64."""
+
+    def __init__(self, only_looking: Callable[[], AbstractContextManager[None]]) -> None:
+        self._only_looking = only_looking
+        self._calls = 0
+        self._ranges: dict[Place, tuple[int, float, float]] = {}
+
+    def install(self, patches: Patches) -> None:
+        patches.wrap(torch.nn.functional, "binary_cross_entropy_with_logits", self._loss)
+
+    def _loss(self, original: Any, logits: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        if (self._calls <= _FIRST or self._calls % _THEN_EVERY == 0) and isinstance(target, torch.Tensor):
+            self._look(target)
+        return original(logits, target, *args, **kwargs)
+
+    def _look(self, target: torch.Tensor) -> None:
+        if torch.compiler.is_compiling() or not measurable(target) or not target.numel():
+            return
+        with self._only_looking():
+            low, high = float(target.detach().min()), float(target.detach().max())
+        place = here()
+        calls, lowest, highest = self._ranges.get(place, (0, low, high))
+        self._ranges[place] = (calls + 1, min(low, lowest), max(high, highest))
+
+    def facts(self) -> tuple[TargetFacts, ...]:
+        return tuple(TargetFacts(place, *seen) for place, seen in self._ranges.items())
