@@ -21,6 +21,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt, Refusal
+from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
@@ -33,17 +34,13 @@ from stayfinite.report.refusal import sentence
 from stayfinite.watch.intercept import intercept
 
 
-class ScriptGuard(Guard):
-    """A guard whose refusals become suspicions of the run's session instead of files of its own."""
+class ScriptExplaining(Explaining):
+    """What a guard refuses becomes a suspicion of the run's session instead of a file of its own."""
 
     tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
     replay_after = 0.0
 
-    @property
-    def loop(self) -> WatchedLoop:
-        return self._loop
-
-    def _file(
+    def file(
         self,
         refused: RefusedStep,
         evidence: FailedStep | None,
@@ -57,6 +54,13 @@ class ScriptGuard(Guard):
     def wants_replay(self, refusal: Refusal) -> bool:
         """A body that runs twice is seen by the script (counters, prints): only where a second run takes too long."""
         return time.monotonic() > self.replay_after and super().wants_replay(refusal)
+
+
+class ScriptGuard(Guard):
+    """A guard of a script that does not call it."""
+
+    explaining: ScriptExplaining
+    _explains_with = ScriptExplaining
 
 
 class Keeper:
@@ -149,10 +153,8 @@ class Keeper:
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
         )
-        guard.tell, guard.replay_after = (
-            self._refused,
-            self._observers.log.started + self._options.replay_after,
-        )
+        guard.explaining.tell = self._refused
+        guard.explaining.replay_after = self._observers.log.started + self._options.replay_after
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
@@ -255,14 +257,12 @@ class Keeper:
 
     def _scaler_skipped(self) -> None:
         """The scaler refused the step itself; buffers that its forward pass made bad are put back."""
-        guard = self._guard
-        if guard is not None and self._loop is not None and not self._loop.replaying:
+        loop = self._loop
+        if loop is not None and not loop.replaying:
             with self._tracer.only_looking():
-                if guard.mend_buffers():
+                if loop.begin_again():
                     self.mended += 1
                     self._watch.buffers_were_bad(self._observers.log.step - 1)
-                guard.window = None
-                guard.open_window()
 
     def _refused(self, refused: RefusedStep, evidence: FailedStep | None, result: StepResult) -> None:
         log = self._observers.log
