@@ -168,7 +168,7 @@ class Keeper:
         self._guard.close()
         self._guard = self._loop = self._driving = self._driven = None
         self._beside = []
-        gc.collect()  # a guard refers to itself; models that the script has dropped must not live on in it
+        gc.collect()  # models that the script has dropped must not live on in a cycle of references
 
     # -- what the script does
 
