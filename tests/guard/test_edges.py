@@ -89,3 +89,13 @@ def test_the_epoch_is_known_after_a_restore(tmp_path: Path) -> None:
     _, _, again = small(tmp_path / "again")
     again.restore(tmp_path / "a.pt")
     assert (guard.epoch, again.epoch) == (2, 2)
+
+
+def test_a_loop_keeps_its_record_when_nobody_holds_the_guard(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for batch in Guard(model, optimizer, run_dir=tmp_path, quiet=True).watch([torch.ones(4, 2)] * 3):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    assert (tmp_path / "run.jsonl").read_text().count('"grad_norm"') == 3

@@ -1,1 +1,1 @@
-"""The parts of the guard: checking its arguments, the audit, the state of health, ordinary loops, saving."""
+"""The parts of the guard, one concept a file: the run, its updates, refusals and explanations, loops, upkeep."""

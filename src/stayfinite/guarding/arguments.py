@@ -1,9 +1,10 @@
-"""Wrong use of the Guard is found when it is made, and said with what to do about it."""
+"""Wrong use of the Guard is found before it does harm, and said with what to do about it."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -79,6 +80,18 @@ def _check_optimizer(optimizer: Optimizer, state: TrainingState, sync: bool) -> 
             f"Guard(sync=False) needs fused optimizers, which can skip on the device; make it "
             f"{type(optimizer).__name__}(..., fused=True), or leave sync=True"
         )
+
+
+def chosen_optimizers(
+    state: TrainingState, optimizer: Optimizer | Sequence[Optimizer] | None
+) -> list[Optimizer]:
+    """Those a step is for: all of them, or some of those that were given to the Guard."""
+    if optimizer is None:
+        return state.optimizers
+    chosen = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    if any(each not in state.optimizers for each in chosen):
+        raise ValueError("guard.step(optimizer=...) takes only optimizers that were given to the Guard")
+    return chosen
 
 
 def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | None:

@@ -12,8 +12,8 @@ from stayfinite.findings import Incident
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.recover import Action
 from stayfinite.watch.sentinel import Reading
-from stayfinite.watch.verdict import Numbers
-from stayfinite.watch.watcher import Window
+from stayfinite.watch.verdict import Numbers, Verdict
+from stayfinite.watch.watcher import Trouble, Window
 
 
 @dataclass(slots=True)
@@ -40,6 +40,15 @@ class Attempt:
     rates: list[float]
     numbers: Numbers
     update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An attempt, and what a look at it showed. `trouble` is None if the update was made and may stay."""
+
+    attempt: Attempt
+    verdict: Verdict
+    trouble: Trouble | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stayfinite.findings import Incident, Json, TensorSummary, examine, worst_first
+from stayfinite.findings import TensorSummary
 from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.health import Health
@@ -15,8 +15,6 @@ from stayfinite.watch.finite import nonfinite, summarize, tensors_in
 from stayfinite.watch.spikes import Spike
 from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Trouble
-
-_PHASES = {"loss": "forward", "gradient": "backward", "spike": "forward", "parameter": "state"}
 
 
 def gather(
@@ -53,20 +51,4 @@ def gather(
         spikes=tuple(SpikeFacts(name, s.value, s.typical, s.deviations) for name, s in jumps.items()),
         observed=tuple(summarize(name, tensor) for name, tensor in attempt.window.observed.items()),
         rank=verdict.bad_rank,
-    )
-
-
-def incident_of(
-    facts: RefusedStep, action: str, history: list[dict[str, Json]], environment: dict[str, Json]
-) -> Incident:
-    """The incident as far as the guard itself can tell it."""
-    return Incident(
-        step=facts.step,
-        phase="data" if facts.batch else "optimizer" if facts.bad_update else _PHASES[facts.trigger],
-        trigger=facts.trigger,
-        history=history,
-        findings=worst_first(examine(facts)),
-        observed=list(facts.observed),
-        action=action,
-        environment=environment,
     )

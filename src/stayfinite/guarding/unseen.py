@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from stayfinite.guarding.attempt import Attempt
-from stayfinite.recover.recovery import Recovery
-from stayfinite.watch.verdict import Verdict
-from stayfinite.watch.watcher import Watcher
+from stayfinite.guarding.attempt import Attempt, Outcome
+from stayfinite.guarding.run import GuardedRun
 
 
 class Unseen:
     """Holds the one update whose verdict is still on its way."""
 
-    def __init__(self, recovery: Recovery, watcher: Watcher) -> None:
-        self._recovery, self._watcher = recovery, watcher
+    def __init__(self, run: GuardedRun) -> None:
+        self._recovery, self._watcher = run.recovery, run.watcher
         self._pending: Attempt | None = None
 
-    def update(self, attempt: Attempt, clip_norm: float | None) -> None:
+    def make(self, attempt: Attempt, clip_norm: float | None) -> None:
         """A fused optimizer with `found_inf` set leaves parameters, moments and step counts as they were."""
         bad = attempt.numbers.bad()
         attempt.numbers.send()
@@ -34,11 +30,13 @@ class Unseen:
         self._recovery.scaling.update()
         self._pending = attempt
 
-    def settle(self, then: Callable[[Attempt, Verdict], object]) -> None:
-        """Wait for the verdict, if one is pending, and hand it over."""
-        if self._pending is not None:
-            attempt, self._pending = self._pending, None
-            then(attempt, attempt.numbers.verdict())
+    def outcome(self) -> Outcome | None:
+        """Wait for the verdict, if one is pending."""
+        if self._pending is None:
+            return None
+        attempt, self._pending = self._pending, None
+        verdict = attempt.numbers.verdict()
+        return Outcome(attempt, verdict, self._watcher.trouble(verdict))
 
     def forget(self) -> None:
         self._pending = None

@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from stayfinite.guarding import saving
-from stayfinite.guarding.health import Health
-from stayfinite.guarding.probe import HealthProbe
-from stayfinite.guarding.telling import Telling
-from stayfinite.recover import CheckpointError, consensus
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.recover import CheckpointError
 from stayfinite.recover.position import DataPosition
-from stayfinite.recover.recovery import Recovery
-from stayfinite.recover.state import TrainingState
-from stayfinite.watch.watcher import Watcher
 
 Batch = TypeVar("Batch")
 
@@ -25,30 +20,19 @@ Batch = TypeVar("Batch")
 class Intervals:
     """Steps between two of each; 0 means never. `keep`: how many numbered checkpoints stay."""
 
-    check: int
-    snapshot: int
-    save: int
+    check_every: int
+    snapshot_every: int
+    save_every: int
     keep: int
 
 
 class Upkeep:
     """Owns the checkpoints and the position in the data."""
 
-    def __init__(
-        self,
-        state: TrainingState,
-        health: Health,
-        probe: HealthProbe,
-        recovery: Recovery,
-        watcher: Watcher,
-        telling: Telling,
-        folder: Path,
-        intervals: Intervals,
-    ) -> None:
-        self._state, self._health, self._probe = state, health, probe
-        self._recovery, self._watcher = recovery, watcher
-        self._telling, self._folder, self._intervals = telling, folder, intervals
-        self._device = next(iter(state.parameter_names)).device
+    def __init__(self, run: GuardedRun, intervals: Intervals) -> None:
+        self._run, self._intervals = run, intervals
+        self._state, self._health, self._probe = run.state, run.health, run.probe
+        self._recovery, self._watcher, self._telling = run.recovery, run.watcher, run.telling
         self._last = -1
         self.position = DataPosition()
 
@@ -61,33 +45,30 @@ class Upkeep:
 
     def before_step(self) -> None:
         """Do what is due before this step, once."""
-        step, every = self._telling.step, self._intervals
+        step, due = self._telling.step, self._intervals
         if step == self._last:
             return
         self._last = step
         self._recovery.staging.between_steps()
-        if every.save and step and step % every.save == 0:
+        if due.save_every and step and step % due.save_every == 0:
             self._save_if_possible()
         calm = self._recovery.ladder.failures_in_a_row == 0
-        if calm and every.snapshot and step % every.snapshot == 0:
+        if calm and due.snapshot_every and step % due.snapshot_every == 0:
             if self._is_good(step):
                 self._recovery.keep(step)
-        elif every.check and step % every.check == 0:
+        elif due.check_every and step % due.check_every == 0:
             self._watcher.check_state(tensor for _, _, tensor in self._health.tensors())
 
     def _is_good(self, step: int) -> bool:
         """May the state as it is now become the one to go back to? The same answer on every rank."""
-        if self._any_rank(bool(self._health.bad())):
+        if self._run.any_rank(bool(self._health.bad())):
             return False
         seen = self._probe.look("snapshot")
         if seen.is_bad:
             self._telling.tell(
                 "warning", f"the state of step {step} does not become the last good one: {seen}"
             )
-        return not self._any_rank(seen.is_bad)
-
-    def _any_rank(self, flag: bool) -> bool:
-        return consensus.any_rank(flag, self._device)
+        return not self._run.any_rank(seen.is_bad)
 
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
@@ -101,7 +82,9 @@ class Upkeep:
 
     def save_numbered(self) -> Path:
         """The same under the step's number; older ones go."""
-        return saving.save_numbered(self._folder, self._telling.step, self._intervals.keep, self.save)
+        return saving.save_numbered(
+            self._run.folder / "snapshots", self._telling.step, self._intervals.keep, self.save
+        )
 
     def _save_if_possible(self) -> None:
         """A periodic checkpoint that cannot be written is said, not raised: the training is worth more."""
@@ -127,7 +110,9 @@ class Upkeep:
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
-        bad = self._any_rank(bool(self._health.bad())) or self._any_rank(self._probe.look("stop").is_bad)
+        bad = self._run.any_rank(bool(self._health.bad())) or self._run.any_rank(
+            self._probe.look("stop").is_bad
+        )
         if bad and self._recovery.last_good.available:
             self._recovery.go_back()
         try:

@@ -21,6 +21,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt, Refusal
+from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
@@ -33,18 +34,14 @@ from stayfinite.report.refusal import sentence
 from stayfinite.watch.intercept import intercept
 
 
-class ScriptGuard(Guard):
-    """A guard whose refusals become suspicions of the run's session instead of files of its own."""
+class ScriptExplaining(Explaining):
+    """What a guard refuses becomes a suspicion of the run's session instead of a file of its own."""
 
     tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
     tell_mended: Callable[[], None]
     replay_after = 0.0
 
-    @property
-    def loop(self) -> WatchedLoop:
-        return self._loop
-
-    def _file(
+    def file(
         self,
         refused: RefusedStep,
         evidence: FailedStep | None,
@@ -55,15 +52,20 @@ class ScriptGuard(Guard):
     ) -> None:
         self.tell(refused, evidence, result)
 
-    def mend_buffers(self) -> bool:
-        mended = super().mend_buffers()
-        if mended:
-            self.tell_mended()
-        return mended
+    def mended(self) -> None:
+        super().mended()
+        self.tell_mended()
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """A body that runs twice is seen by the script (counters, prints): only where a second run takes too long."""
         return time.monotonic() > self.replay_after and super().wants_replay(refusal)
+
+
+class ScriptGuard(Guard):
+    """A guard of a script that does not call it."""
+
+    explaining: ScriptExplaining
+    _explains_with = ScriptExplaining
 
 
 class Keeper:
@@ -157,8 +159,8 @@ class Keeper:
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
         )
-        guard.tell, guard.tell_mended = self._refused, self._mended
-        guard.replay_after = self._observers.log.started + self._options.replay_after
+        guard.explaining.tell, guard.explaining.tell_mended = self._refused, self._mended
+        guard.explaining.replay_after = self._observers.log.started + self._options.replay_after
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
@@ -172,7 +174,7 @@ class Keeper:
         self._guard.close()
         self._guard = self._loop = self._driving = self._driven = None
         self._beside = []
-        gc.collect()  # a guard refers to itself; models that the script has dropped must not live on in it
+        gc.collect()  # models that the script has dropped must not live on in a cycle of references
 
     # -- what the script does
 
@@ -261,14 +263,12 @@ class Keeper:
 
     def _scaler_skipped(self) -> None:
         """The scaler refused the step itself; buffers that its forward pass made bad are put back."""
-        guard = self._guard
-        if guard is not None and self._loop is not None and not self._loop.replaying:
+        loop = self._loop
+        if loop is not None and not loop.replaying:
             with self._tracer.only_looking():
                 self._in_skipped_step = True
-                guard.mend_buffers()
+                loop.begin_again()
                 self._in_skipped_step = False
-                guard.window = None
-                guard.open_window()
 
     def _mended(self) -> None:
         """A step that was not applied had left bad buffers. One that the scaler skipped has been counted already."""

@@ -11,12 +11,16 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from stayfinite.findings import as_float
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
 from stayfinite.launch.patches import Patches
 from stayfinite.launch.resumed_rates import ResumedRates
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.twins import Twins
 from stayfinite.replay.measure import dtype_name, is_plain
+from stayfinite.watch.optimizer_facts import optimizer_facts, rate_of
+
+__all__ = ["Optimizers", "Watched", "rate_of", "total_norm"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -33,12 +37,6 @@ class Watched:
     audit: UpdateAudit | None = None
     before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     facts: OptimizerFacts | None = None
-
-
-def rate_of(optimizer: torch.optim.Optimizer) -> float | None:
-    """The learning rate of the first group."""
-    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-    return float(rate) if isinstance(rate, (int, float, torch.Tensor)) else None
 
 
 def total_norm(gradients: list[torch.Tensor]) -> float:
@@ -126,8 +124,8 @@ class Optimizers:
             step=self._log.step,
             lr_before=before,
             lr_after=rate_of(optimizer),
-            base_before=_number(base),
-            base_after=_number(group.get("initial_lr")) if base is not None else None,
+            base_before=as_float(base),
+            base_after=as_float(group.get("initial_lr")) if base is not None else None,
             moments_missing=not moments and _says_it_stepped(state),
             mid_schedule="initial_lr" in group
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
@@ -218,29 +216,7 @@ class Optimizers:
         )
 
     def _facts(self, optimizer: torch.optim.Optimizer, watched: Watched) -> OptimizerFacts:
-        group = optimizer.param_groups[0] if optimizer.param_groups else {}
-        params = [p for g in optimizer.param_groups for p in g["params"]]
-        states = [
-            v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor) and v.dim()
-        ]
-        dtypes = [t.dtype for t in (states or params) if t.dtype.is_floating_point]
-        eps = _number(group.get("eps"))
-        betas = group.get("betas", ())
-        return OptimizerFacts(
-            kind=type(optimizer).__name__,
-            lr=rate_of(optimizer) or 0.0,
-            eps=eps,
-            eps_in_dtype=float(torch.tensor(eps, dtype=dtypes[0])) if eps is not None and dtypes else None,
-            param_dtypes=tuple(sorted({dtype_name(p.dtype) for p in params})),
-            state_dtypes=tuple(sorted({dtype_name(s.dtype) for s in states})),
-            steps=watched.steps,
-            betas=tuple(float(b) for b in betas if isinstance(b, (int, float)))
-            if isinstance(betas, tuple)
-            else (),
-            weight_decay=_number(group.get("weight_decay")) or 0.0,
-            created=watched.created,
-            stepped=watched.stepped,
-        )
+        return optimizer_facts(optimizer, watched.steps, watched.created, watched.stepped)
 
     def facts(self) -> tuple[OptimizerFacts, ...]:
         found = []
@@ -265,10 +241,6 @@ class Optimizers:
                 event = replace(event, lr_used=rate_of(optimizer))
             events.append(event)
         return tuple(events)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _is_power_of_two(number: int) -> bool:

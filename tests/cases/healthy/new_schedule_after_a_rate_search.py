@@ -3,6 +3,7 @@ import copy
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, StepLR
+from torch.optim.swa_utils import SWALR
 
 torch.manual_seed(0)
 
@@ -63,3 +64,10 @@ steady.load_state_dict(saved[2])
 for _ in range(6):
     step(net, opt)
     steady.step()
+
+# A last phase with averaged weights has a rate of its own.
+opt.load_state_dict(saved[1])
+average = SWALR(opt, swa_lr=1.5e-2, anneal_epochs=3)
+for _ in range(8):
+    step(net, opt)
+    average.step()

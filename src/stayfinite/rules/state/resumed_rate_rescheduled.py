@@ -9,7 +9,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
 
 _FACTOR = 1.5
-_OWN_RATES = ("OneCycleLR", "CyclicLR")  # told their rates anew whenever they are made
+_OWN_RATES = ("OneCycleLR", "CyclicLR", "SWALR")  # told their rates anew whenever they are made
 
 
 class ResumedRateRescheduled(Rule[FailedStep]):
@@ -47,7 +47,7 @@ class ResumedRateRescheduled(Rule[FailedStep]):
             change = load.rescheduled
             if load.kind != "optimizer" or not load.mid_schedule or not load.lr_after or change is None:
                 continue
-            if change.how == "made" and (change.kind in _OWN_RATES or _began_again(subject, load)):
+            if change.kind in _OWN_RATES or (change.how == "made" and _began_again(subject, load)):
                 continue
             if load.lr_after / _FACTOR < change.rate < load.lr_after * _FACTOR:
                 continue

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 
+_NEW_PHASE = ("SWALR",)  # has a rate of its own, and is made for a phase of its own
+
 
 class ScheduleNotRestored(Rule[FailedStep]):
     """The optimizer was resumed from a checkpoint, and its learning-rate schedule began again at step 0.
@@ -43,7 +45,12 @@ class ScheduleNotRestored(Rule[FailedStep]):
             return
         loaded = resumed[-1].lr_after or 0.0
         for schedule in subject.schedulers[-1:]:
-            if schedule.start_epoch > 0 or schedule.steps < 2 or not schedule.lrs:
+            if (
+                schedule.kind in _NEW_PHASE
+                or schedule.start_epoch > 0
+                or schedule.steps < 2
+                or not schedule.lrs
+            ):
                 continue
             reached = max(schedule.lrs)
             if reached <= 1.1 * loaded or resumed[-1].moments_missing:

@@ -1,0 +1,142 @@
+"""Explaining: a refused step becomes an incident that says what went wrong, where and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torch.optim import Optimizer
+
+from stayfinite.findings import Finding, Incident, Json, as_float, examine, worst_first
+from stayfinite.findings.incident import ACTIONS
+from stayfinite.findings.ranking import rank
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
+from stayfinite.guarding.locate import Replay
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.replay.incident import to_incident
+from stayfinite.watch.environment import environment
+from stayfinite.watch.optimizer_facts import optimizer_facts
+
+_PHASES = {"loss": "forward", "gradient": "backward", "spike": "forward", "parameter": "state"}
+_SYMPTOMS = ("STA011", "STA012")
+_AFTERMATH = 0.1
+"""How likely state that went bad in a step is to be its cause, when the replay saw the value born."""
+
+
+class Explaining:
+    """Decides which refused steps are worth following op by op, and tells what is known of each."""
+
+    def __init__(self, run: GuardedRun, *, locates: bool) -> None:
+        self._run = run
+        self.locates = locates
+
+    def wants_replay(self, refusal: Refusal) -> bool:
+        """The first of a streak is followed op by op; the rest would only say the same again."""
+        of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
+        return self.locates and of_the_step and self._run.recovery.ladder.failures_in_a_row == 1
+
+    def replay(self, attempt: Attempt) -> FailedStep | None:
+        """Call the step's functions again, from the same state and random numbers, under the tracer."""
+        try:
+            return Replay(self._run.recovery, attempt).of_functions()
+        except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
+            self._run.telling.tell(
+                "warning", f"the replay of a refused step failed: {type(error).__name__}: {error}"
+            )
+            return None
+
+    def file(
+        self,
+        refused: RefusedStep,
+        evidence: FailedStep | None,
+        attempt: Attempt,
+        result: StepResult,
+        *,
+        goes_on: bool,
+    ) -> None:
+        """Explain what happened, keep it with the run, and show it the first time."""
+        telling = self._run.telling
+        action = result.action if result.action in ACTIONS else "none"
+        machine = environment(self._run.device)
+        result.incident = _explain(refused, evidence, attempt.optimizers, action, telling.history, machine)
+        telling.of_incident(result.incident, goes_on=goes_on)
+
+    def mended(self) -> None:
+        """Say that a body without an update had left bad buffers, which are as they were before it."""
+        telling = self._run.telling
+        telling.tell(
+            "mended",
+            f"before step {telling.step}: a batch that was not trained on left NaN or Inf in buffers; they are as "
+            "before",
+        )
+
+
+def _explain(
+    refused: RefusedStep,
+    evidence: FailedStep | None,
+    optimizers: Sequence[Optimizer],
+    action: str,
+    history: list[dict[str, Json]],
+    environment: dict[str, Json],
+) -> Incident:
+    """The incident: as the replay shows it, or as far as the guard can tell without one."""
+    if evidence is None:
+        return _without_replay(refused, action, history, environment)
+    step = replace(
+        evidence,
+        step=refused.step,
+        history=tuple(_records(history)),
+        optimizers=tuple(optimizer_facts(optimizer) for optimizer in optimizers),
+    )
+    incident = to_incident(step, _findings(refused, step), action)
+    incident.observed = list(refused.observed)
+    incident.trigger, incident.history, incident.environment = refused.trigger, history, environment
+    return incident
+
+
+def _without_replay(
+    refused: RefusedStep, action: str, history: list[dict[str, Json]], environment: dict[str, Json]
+) -> Incident:
+    """The incident as far as the guard itself can tell it."""
+    return Incident(
+        step=refused.step,
+        phase="data" if refused.batch else "optimizer" if refused.bad_update else _PHASES[refused.trigger],
+        trigger=refused.trigger,
+        history=history,
+        findings=worst_first(examine(refused)),
+        observed=list(refused.observed),
+        action=action,
+        environment=environment,
+    )
+
+
+def _findings(refused: RefusedStep, step: FailedStep) -> list[Finding]:
+    """What the replay explains comes before what it has only brought about.
+
+    The replay began from the state before the step. A value that was born in it is therefore the reason for an
+    update or a buffer that this step made bad, and not their consequence.
+    """
+    traced, shown = list(examine(step)), list(examine(refused))
+    if not traced or step.birth is None or step.birth.transition == "outside":
+        return rank([*traced, *shown], one_per_cause=True)
+    aftermath = [replace(f, confidence=_AFTERMATH) for f in shown if f.code in _SYMPTOMS]
+    causes = [f for f in shown if f.code not in _SYMPTOMS]
+    return [*rank([*traced, *causes], one_per_cause=True), *aftermath]
+
+
+def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
+    for line in history:
+        step, rates = line.get("step"), line.get("lr")
+        if isinstance(step, int):
+            yield StepRecord(
+                step,
+                loss=as_float(line.get("loss")),
+                grad_norm=as_float(line.get("grad_norm")),
+                lr=as_float(rates[0]) if isinstance(rates, list) and rates else None,
+                scale=as_float(line.get("scale")),
+                update_ratio=as_float(line.get("update_ratio")),
+                applied=line.get("action") == "none",
+            )

@@ -1,0 +1,127 @@
+"""Refusals: what follows from trouble. The step is undone, the ladder is asked, and what it says is done."""
+
+from __future__ import annotations
+
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.guarding import facts
+from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
+from stayfinite.guarding.explain import Explaining
+from stayfinite.guarding.leave_out import can_do_without
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.updates import Updates
+from stayfinite.guarding.upkeep import Upkeep
+from stayfinite.recover import RunStopped, consensus
+from stayfinite.report.refusal import sentence
+
+
+class Refusals:
+    """Leaves the run as if a refused step had not been, or brings it back to where it was good."""
+
+    def __init__(self, run: GuardedRun, updates: Updates, explaining: Explaining, upkeep: Upkeep) -> None:
+        self._run, self._updates, self._explaining, self._upkeep = run, updates, explaining, upkeep
+        self._recovery, self._telling = run.recovery, run.telling
+
+    # -- an overflow that the scaler expects
+
+    def is_back_off(self, outcome: Outcome) -> bool:
+        """Gradients overflowed at a loss scale that may be halved: the scaler's own business."""
+        scaling = self._recovery.scaling
+        return outcome.trouble == "gradient" and scaling.is_ordinary_backoff(outcome.verdict.scale)
+
+    def back_off(self, outcome: Outcome) -> StepResult:
+        """The scaler skips and halves its scale. Only buffers gone bad are mended."""
+        self._put_back_bad_buffers()
+        for optimizer in outcome.attempt.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self._updates.window = None
+        return self.backed_off(outcome)
+
+    def backed_off(self, outcome: Outcome) -> StepResult:
+        """Count and record it."""
+        self._recovery.ladder.backoff()
+        counters = self._recovery.ladder.counters
+        return self._telling.of_step(outcome.attempt, outcome.verdict, counters, "backoff", applied=False)
+
+    # -- undo
+
+    def undo(self, outcome: Outcome) -> RefusedStep:
+        """Look at everything, then leave it as it was before the step. The scaler is settled by its owner."""
+        refused = self.facts(outcome)
+        attempt = outcome.attempt
+        attempt.update_was_bad = refused.bad_update
+        scaling = self._recovery.scaling
+        scaling.refused(overflow=outcome.trouble == "gradient" and scaling.on)
+        self._recovery.undo(attempt.optimizers, update_was_made=outcome.trouble == "update")
+        self._updates.window = None
+        return refused
+
+    def facts(self, outcome: Outcome) -> RefusedStep:
+        """All that is known of the step without replaying it."""
+        run, verdict, trouble = self._run, outcome.verdict, outcome.trouble
+        assert trouble is not None, "only a step with trouble is refused"
+        jumps = run.watcher.jumps(verdict) if trouble == "spike" else {}
+        if not verdict.loss_is_finite:  # all ranks know that, and may have different components
+            verdict.bad_components = consensus.union(verdict.bad_components, run.device)
+        return facts.gather(
+            self._telling.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
+        )
+
+    def mend_buffers(self) -> bool:
+        """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite.
+
+        True if it was not, and the buffers are as before.
+        """
+        mended = self._put_back_bad_buffers()
+        if mended:
+            self._explaining.mended()
+        return mended
+
+    def _put_back_bad_buffers(self) -> bool:
+        bad = not self._run.health.after_forward()
+        if bad:
+            self._recovery.transaction.undo(restore_rng=False)
+        return bad
+
+    # -- recover: climb the ladder
+
+    def may_leave_out(self, refused: RefusedStep, attempt: Attempt) -> bool:
+        """Every rank can do without what is bad; if one cannot, none does."""
+        if self._run.policy.bad_component != "leave-out":
+            return False
+        return not self._run.any_rank(not can_do_without(refused, attempt, self._recovery.ladder))
+
+    def answer(self, refused: RefusedStep, outcome: Outcome) -> Refusal:
+        """The step is undone: record it, and ask the ladder what comes next."""
+        run, ladder = self._run, self._recovery.ladder
+        bad = run.any_rank(bool(run.health.bad()))
+        if not bad and ladder.failures_in_a_row == 0:
+            bad = run.any_rank(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
+        action = ladder.failure(state_is_bad=bad, is_spike=refused.trigger == "spike")
+        self._recovery.staging.refused()
+        if action == "rollback" and not self._recovery.last_good.available:
+            action = "stop"
+        what = sentence(refused)
+        self._telling.say(f"step {self._telling.step}: {what}. Action: {action}.")
+        result = self._telling.of_step(
+            outcome.attempt, outcome.verdict, ladder.counters, action, applied=False, what=what
+        )
+        return Refusal(refused, outcome.attempt, action, what, result)
+
+    def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
+        """Write the incident, show it, and do what the ladder said."""
+        goes_on = self._recovery.ladder.failures_in_a_row > 1 and evidence is None
+        self._explaining.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
+        if refusal.action == "lower-lr":
+            self._telling.tell("lower-lr", self._recovery.lower_rates())
+        elif refusal.action == "rollback":
+            self._telling.tell("rollback", self._recovery.roll_back(self._telling.step))
+            self._run.watcher.forget()
+        elif refusal.action == "stop":
+            self._stop(refusal.what)
+
+    def _stop(self, why: str) -> None:
+        """End the run with a clean checkpoint and a message that says what to do next."""
+        saved, ladder = self._upkeep.clean_checkpoint(), self._recovery.ladder
+        message = self._telling.of_the_end(ladder.reason_to_stop(), why, ladder.counters, saved)
+        raise RunStopped(message, str(saved) if saved else None)

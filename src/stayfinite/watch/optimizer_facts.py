@@ -1,0 +1,55 @@
+"""The facts of an optimizer, as its groups and its state say them (see findings/subjects/run_record.py)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stayfinite.findings import as_float
+from stayfinite.findings.subjects.run_record import OptimizerFacts, Place
+
+
+def rate_of(optimizer: Optimizer) -> float | None:
+    """The learning rate of the first group."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return float(rate) if isinstance(rate, (int, float, Tensor)) else None
+
+
+def optimizer_facts(
+    optimizer: Optimizer,
+    steps: int | None = None,
+    created: Place = Place(),  # noqa: B008 - frozen
+    stepped: Place = Place(),  # noqa: B008
+) -> OptimizerFacts:
+    """`steps`: how often it stepped, if somebody counted; else what its state says, which may cost a transfer."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    state = [
+        v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, Tensor) and v.dim()
+    ]
+    dtypes = [t.dtype for t in (state or parameters) if t.dtype.is_floating_point]
+    eps, betas = as_float(group.get("eps")), group.get("betas", ())
+    return OptimizerFacts(
+        kind=type(optimizer).__name__,
+        lr=rate_of(optimizer) or 0.0,
+        eps=eps,
+        eps_in_dtype=float(torch.tensor(eps, dtype=dtypes[0])) if eps is not None and dtypes else None,
+        param_dtypes=_names(parameters),
+        state_dtypes=_names(state),
+        steps=_steps_taken(optimizer) if steps is None else steps,
+        betas=tuple(float(b) for b in betas if isinstance(b, (int, float)))
+        if isinstance(betas, (tuple, list))
+        else (),
+        weight_decay=as_float(group.get("weight_decay")) or 0.0,
+        created=created,
+        stepped=stepped,
+    )
+
+
+def _names(tensors: list[Tensor]) -> tuple[str, ...]:
+    return tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
+
+
+def _steps_taken(optimizer: Optimizer) -> int:
+    return max((int(entry["step"]) for entry in optimizer.state.values() if "step" in entry), default=0)
