@@ -24,7 +24,8 @@ from stayfinite.replay.measure import is_plain
 
 _SAVES_KEPT, _RESUMES_KEPT = 16, 16
 _BEFORE, _AFTER = 32, 10  # losses kept
-_DEEP, _TENSORS, _LOOKED_AT = 4, 4, 2000  # of a checkpoint, to know it again
+_DEEP, _LOOKED_AT = 4, 2000  # of a checkpoint, to know it again: levels and entries,
+_TENSORS, _VALUES, _NUMBERS = 8, 1024, 8  # the beginnings of some tensors, and some plain numbers
 
 Contents = tuple[tuple[str, ...], tuple[float, ...]]
 
@@ -175,15 +176,13 @@ def _contents(obj: Any) -> Contents | None:
     """Names and some numbers by which a checkpoint is known again; None for what is no state."""
     if not isinstance(obj, Mapping):
         return None
-    tensors = [t for t in _leaves(obj) if isinstance(t, torch.Tensor) and is_plain(t)]
+    leaves = list(islice(_walk(obj, _DEEP), _LOOKED_AT))
+    tensors = [t for t in leaves if isinstance(t, torch.Tensor) and is_plain(t) and not t.is_complex()]
     if not tensors:
         return None
-    sums = tuple(float(tensor.detach().double().sum()) for tensor in tensors[:_TENSORS])
-    return tuple(sorted(map(str, obj))), (float(len(tensors)), *sums)
-
-
-def _leaves(obj: Any) -> Iterator[Any]:
-    return islice(_walk(obj, _DEEP), _LOOKED_AT)
+    numbers = [float(n) for n in leaves if isinstance(n, (int, float)) and abs(n) < 1e300]
+    sums = [float(t.detach().reshape(-1)[:_VALUES].double().sum()) for t in tensors[:_TENSORS]]
+    return tuple(sorted(map(str, obj))), (float(len(tensors)), *sums, *numbers[:_NUMBERS])
 
 
 def _walk(obj: Any, deep: int) -> Iterator[Any]:
