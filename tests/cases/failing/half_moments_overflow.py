@@ -1,4 +1,5 @@
 # causes: PURE_LOWP_OPTIMIZER FP16_OVERFLOW
+# exit: 1
 import torch
 from torch import nn
 

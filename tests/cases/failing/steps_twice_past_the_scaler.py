@@ -1,4 +1,5 @@
 # causes: SCALER_MISUSE
+# exit: 1
 import torch
 from torch import nn
 
