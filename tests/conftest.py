@@ -1,9 +1,15 @@
 """One thread: the tensors of the tests are tiny, and several workers share the cores. Long files begin first."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell starts background jobs so, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = ("systems", "cases", "replay", "cli")
 

@@ -2,7 +2,6 @@
 
 The markers in the scripts are the truth: `# birth` behind a line where the value may be said to be born, `# causes:`
 in the first lines, `# exit:` for the script's own exit code, `# samples:` for the samples that are bad.
-Further cases, with a truth.jsonl, are run where they are: in ../shared/cases beside the project, or STAYFINITE_CASES.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import pytest
 
 HERE = Path(__file__).parent
 BENCH = HERE.parents[1] / "bench" / "accuracy.py"
-FURTHER = Path(os.environ.get("STAYFINITE_CASES") or HERE.parents[2] / "shared" / "cases")
 FAILING, HEALTHY = sorted((HERE / "failing").glob("*.py")), sorted((HERE / "healthy").glob("*.py"))
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the cases run in forked processes")
@@ -88,14 +86,3 @@ def test_healthy_script_is_not_accused(path: Path, results: dict[str, dict[str, 
     assert result["problem"] is None
     assert result["errors"] == []
     assert result["exit_code"] == 0
-
-
-@pytest.mark.skipif(not (FURTHER / "truth.jsonl").exists(), reason="no further cases here")
-def test_further_cases(tmp_path: Path) -> None:
-    output = tmp_path / "results.json"
-    subprocess.run([sys.executable, str(BENCH), "--cases", str(FURTHER), "--json", str(output)], check=True)
-    found = json.loads(output.read_text())
-    failing = [result for result in found if result["failing"]]
-    assert not [result["script"] for result in found if not result["failing"] and result["errors"]]
-    assert sum(result["right_line"] for result in failing) >= 0.95 * len(failing)
-    assert sum(result["right_cause"] for result in failing) >= 0.9 * len(failing)
