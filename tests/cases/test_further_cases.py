@@ -1,4 +1,4 @@
-"""Further real scripts, with a truth.jsonl, where there are any: ../shared/cases beside the project, or STAYFINITE_CASES."""
+"""Further real scripts with a truth.jsonl, where there are any: in STAYFINITE_CASES, or ../shared/cases."""
 
 from __future__ import annotations
 
