@@ -134,14 +134,18 @@ class Guard:
             window = updates.open_window()
             window.batches.append(batch)
             window.functions.append(fn)
+            made: Outcome | None = None
             try:
                 with self._audit.first_forward():
                     if any(isinstance(each, torch.optim.LBFGS) for each in chosen):
-                        return self._follow(self._end(updates.make_with_closure(chosen, fn)))
-                    window.losses.append(updates.forward_backward(fn))
+                        made = updates.make_with_closure(chosen, fn)
+                    else:
+                        window.losses.append(updates.forward_backward(fn))
             except BaseException:
                 updates.abandon()
                 raise
+            if made is not None:
+                return self._follow(self._end(made))
             if len(window.losses) < updates.accumulate:
                 return StepResult(self.step_count, None, None, action="accumulate")
             return self._update(chosen, lambda: [each.step() for each in chosen])

@@ -12,11 +12,11 @@ import torch
 
 from stayfinite.findings.subjects.run_record import AverageFacts, Place
 from stayfinite.launch.run_log import here
+from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import is_plain
 
 _SAMPLED = 64  # values of each parameter that are remembered
 _KEPT = 16
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Averages:
             writes, values, still, source_moved = 0, 0, 0, 0
             dtype = ""
             for name, before in known.begun_with.items():
-                if name not in now or name not in trained or now[name].dtype not in _HALF:
+                if name not in now or name not in trained or now[name].dtype not in HALF:
                     continue
                 value, original = now[name], trained[name]
                 if original.shape != value.shape:

@@ -62,9 +62,9 @@ class Observers:
             self.clips,
             self.files,
             self.targets,
+            self.resumes,
         ):
             observer.install(self.patches)
-        self.resumes.install(self.patches)
         self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
         self.patches.wrap(copy, "deepcopy", self._copying)
         self.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)

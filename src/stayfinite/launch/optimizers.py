@@ -17,12 +17,11 @@ from stayfinite.launch.patches import Patches
 from stayfinite.launch.resumed_rates import ResumedRates
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.twins import Twins
+from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import dtype_name, is_plain
 from stayfinite.watch.optimizer_facts import optimizer_facts, rate_of
 
 __all__ = ["Optimizers", "Watched", "rate_of", "total_norm"]
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(slots=True)
@@ -162,7 +161,7 @@ class Optimizers:
                     (p, p.detach().clone())
                     for g in optimizer.param_groups
                     for p in g["params"]
-                    if p.dtype in _HALF and p.grad is not None and is_plain(p)
+                    if p.dtype in HALF and p.grad is not None and is_plain(p)
                 ]
             self.twins.stepping(optimizer, gradients, watched.stepped)
             if self.before_step is not None:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +24,28 @@ _exists = os.path.exists
 _stat = os.stat  # what is really there, whatever the script shall see
 
 
+class Writing(Protocol):
+    """Someone whom all that writes files goes through."""
+
+    def opening(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any: ...
+
+    def saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    def making(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+    def moving(self, original: Any, src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def listen_to_writing(patches: Patches, files: Writing) -> None:
+    """Bring every call that writes a file or makes a folder to `files`."""
+    for owner in (builtins, io):
+        patches.wrap(owner, "open", files.opening)
+    patches.wrap(torch, "save", files.saving)
+    patches.wrap(os, "mkdir", files.making)
+    for name in ("replace", "rename"):
+        patches.wrap(os, name, files.moving)
+
+
 class MadeFiles:
     """In a first run: the files and folders that were not there before."""
 
@@ -31,27 +53,22 @@ class MadeFiles:
         self.paths: set[str] = set()
 
     def install(self, patches: Patches) -> None:
-        for owner in (builtins, io):
-            patches.wrap(owner, "open", self._opening)
-        patches.wrap(torch, "save", self._saving)
-        patches.wrap(os, "mkdir", self._making)
-        for name in ("replace", "rename"):
-            patches.wrap(os, name, self._moving)
+        listen_to_writing(patches, self)
 
-    def _opening(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def opening(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if writes(mode):
             self._note(file)
         return original(file, mode, *args, **kwargs)
 
-    def _saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    def saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         self._note(f)
         return original(obj, f, *args, **kwargs)
 
-    def _making(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def making(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         self._note(path)
         return original(path, *args, **kwargs)
 
-    def _moving(self, original: Any, src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+    def moving(self, original: Any, src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
         self._note(dst)
         return original(src, dst, *args, **kwargs)
 
@@ -69,12 +86,7 @@ class ScratchFiles:
         self._own: list[str] = []  # temporary folders of this run: nobody else's files are in them
 
     def install(self, patches: Patches) -> None:
-        for owner in (builtins, io):
-            patches.wrap(owner, "open", self._opening)
-        patches.wrap(torch, "save", self._saving)
-        patches.wrap(os, "mkdir", self._making)
-        for name in ("replace", "rename"):
-            patches.wrap(os, name, self._moving)
+        listen_to_writing(patches, self)
         for name in ("remove", "unlink"):
             patches.wrap(os, name, self._removing)
         for name in ("stat", "lstat"):
@@ -82,17 +94,17 @@ class ScratchFiles:
         patches.wrap(os, "listdir", self._listing)
         patches.wrap(os, "scandir", self._scanning)
 
-    def _opening(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def opening(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if not self._concerns(file):
             return original(file, mode, *args, **kwargs)
         if writes(mode):
             return original(self._written(file, keep="w" not in mode), mode, *args, **kwargs)
         return original(self._read(file), mode, *args, **kwargs)
 
-    def _saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    def saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         return original(obj, self._written(f, keep=False) if self._concerns(f) else f, *args, **kwargs)
 
-    def _making(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def making(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         place = absolute(path)
         if place in self._gone:  # made by the first run, and now by this one
             self._gone.discard(place)
@@ -102,7 +114,7 @@ class ScratchFiles:
             self._own.append(place + os.sep)
         return None
 
-    def _moving(self, original: Any, src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+    def moving(self, original: Any, src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
         if not (self._concerns(src) and self._concerns(dst)):
             return original(src, dst, *args, **kwargs)
         if Path(src).is_dir():

@@ -44,7 +44,7 @@ class Watch:
             for name in ("isfinite", "isnan", "isinf"):
                 patches.wrap(owner, name, self._number_checked)
         patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
-        patches.wrap(torch, "normal", self._sampling)
+        patches.wrap(torch, "normal", self._library_check)  # where distributions do not validate
         patches.wrap(torch.nn.functional, "_verify_batch_size", self._library_check)
         patches.wrap(torch.optim.lr_scheduler.OneCycleLR, "get_lr", self._library_check)
         patches.wrap(torch.amp.GradScaler, "scale", self._scaling)
@@ -234,13 +234,6 @@ class Watch:
                 self._suspect("exception", replace(evidence, failure=failure), caught=True)
             raise
 
-    def _sampling(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """A scale below zero is refused here where distributions were told not to validate; NaN has its own history."""
-        given = (*args, *kwargs.values())
-        if any(isinstance(value, torch.Tensor) and measurable(value) and is_bad(value) for value in given):
-            return original(*args, **kwargs)
-        return self._library_check(original, *args, **kwargs)
-
     def _library_check(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks that torch makes in Python; an error of theirs counts when a rule knows what it means."""
         try:
@@ -248,7 +241,9 @@ class Watch:
         except (ValueError, RuntimeError, AssertionError) as error:
             failure = Failure(type(error).__name__, str(error), here(), caught=True)
             evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
-            if explain(evidence):
+            given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and measurable(v)]
+            # What was given NaN has a history of its own, which the error does not tell.
+            if not any(is_bad(value) for value in given) and explain(evidence):
                 self._suspect("exception", evidence, caught=True)
             raise
 

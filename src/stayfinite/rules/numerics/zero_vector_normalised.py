@@ -61,7 +61,6 @@ class ZeroVectorNormalised(Rule[FailedStep]):
             if norm is None or message is None:
                 continue
             optimizer = 0.45 if birth.phase == "optimizer" else 1.0
-            vector = 0.6 if _is_function_of_norm(birth) else 1.0
             yield self.finding(
                 message,
                 fix="normalise only rows that are not zero, or pass an eps that bounds the gradient: "
@@ -70,7 +69,7 @@ class ZeroVectorNormalised(Rule[FailedStep]):
                     "inputs": tensors(norm),
                     **facts(birth, "zero_rows", "divisor_is", "divisor_min_abs"),
                 },
-                confidence=0.93 * optimizer * vector * weight,
+                confidence=0.93 * optimizer * weight,
                 **at(birth),
             )
 
@@ -102,15 +101,6 @@ def _too_small(birth: TracedBirth, norm: Operand) -> str | None:
     if smallest is None or smallest > 1e-7:
         return None
     return f"division by a norm of {smallest:.2g}: the gradient is divided by it too"
-
-
-def _is_function_of_norm(birth: TracedBirth) -> bool:
-    """sin(r) / r and the like: what is divided was made of the norm itself, no vector is brought to length one."""
-    divided = birth.operand("self") if birth.op == "div" else None
-    return (
-        divided is not None
-        and divided.made_by("sin", "sinh", "tan", "tanh", "expm1", "cos", within=2) is not None
-    )
 
 
 def _norm_divisor(birth: TracedBirth) -> Operand | None:
