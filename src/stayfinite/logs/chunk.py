@@ -18,9 +18,13 @@ class Chunk:
     steps: Sequence[float]
     lines: Sequence[int]
     first: int
+    constant: bool = False
     finite: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.constant:
+            self.finite = math.isfinite(self.values[0])
+            return
         # One addition per value: a NaN or an infinity anywhere leaves the sum not finite.
         self.finite = math.isfinite(sum(self.values)) or all(map(math.isfinite, self.values))
 

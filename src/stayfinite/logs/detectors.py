@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 from stayfinite.watch.spikes import WARM_UP, WINDOW, SpikeState, judge
 
-_STRIDE, _LONG_STRIDE, _SETTLED = 8, 64, 2048
+_STRIDE, _LONG_STRIDE, _SETTLED = 8, 128, 2048
 """How many values are judged together, at the start of a log and once it is long."""
+_BEYOND = 1.2
+"""A value that is not clearly above the recent largest is no spike; saves the statistics of noise."""
 _NEW_LEVEL = 32
 """So many alarms in a row are a new level, not spikes."""
 RATE_JUMP = 3.0
@@ -46,7 +48,7 @@ def update_spikes(state: SpikeTrail, values: Sequence[float]) -> tuple[SpikeTrai
         if not math.isfinite(top) or not math.isfinite(sum(part)):
             part = [value for value in part if math.isfinite(value)]
             top = max(part, default=-math.inf)
-        if len(known) >= WARM_UP and top > max(known):
+        if len(known) >= WARM_UP and top > _BEYOND * max(known):
             reference = SpikeState(state.factor, tuple(known))
             if judge(reference, top) is not None:
                 part = []

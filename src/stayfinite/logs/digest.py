@@ -68,7 +68,7 @@ class Digest:
         for name, column in block.columns.items():
             watched = self._watch(name)
             if watched is not None and column.values:
-                chunk = Chunk(column.values, column.rows, steps, block.lines, first)
+                chunk = Chunk(column.values, column.rows, steps, block.lines, first, column.constant)
                 chunks[name] = chunk
                 happened += self._add(watched, chunk)
         self._add_nulls(block)
@@ -172,7 +172,8 @@ class Digest:
             for index in extend(series, chunk)
         ]
         series.nulls, series.null_since = 0, None
-        watched.thinner.extend(chunk)
+        low, high = watched.thinner.extend(chunk)
+        series.minimum, series.maximum = min(series.minimum, low), max(series.maximum, high)
         watched.tail.extend(chunk)
         alarms: list[detectors.Alarm] = []
         what = ""

@@ -17,13 +17,11 @@ def extend(series: Series, chunk: Chunk) -> list[int]:
     began: list[int] = []
     values = chunk.values
     if chunk.finite:
-        series.minimum, series.maximum = min(series.minimum, min(values)), max(series.maximum, max(values))
         series.last_finite = chunk.point(len(values) - 1)
     else:
         bad_before = series.ends_bad
         for index, value in enumerate(values):
             if math.isfinite(value):
-                series.minimum, series.maximum = min(series.minimum, value), max(series.maximum, value)
                 series.last_finite = chunk.point(index)
                 bad_before = False
                 continue
@@ -49,7 +47,8 @@ def _count_repeats(series: Series, chunk: Chunk) -> None:
     """How often the last value stands at the end of the log without a change."""
     values = chunk.values
     last = values[-1]
-    back = 0 if values[0] == last and values.count(last) == len(values) else len(values) - 1
+    same = chunk.constant or (values[0] == last and values.count(last) == len(values))
+    back = 0 if same else len(values) - 1
     while back > 0 and values[back - 1] == last:
         back -= 1
     if back == 0 and series.last is not None and series.last.value == last:
@@ -66,21 +65,27 @@ class Thinner:
         self.width = 1
         self._buckets: list[Bucket] = []
 
-    def extend(self, chunk: Chunk) -> None:
+    def extend(self, chunk: Chunk) -> tuple[float, float]:
+        """Add a chunk; returns the lowest and highest finite value in it."""
         at = 0
+        lowest, highest = math.inf, -math.inf
         while at < len(chunk):
             held = self._buckets[-1] if self._buckets else None
             room = self.width - (held.finite + held.bad) if held is not None else 0
             if held is not None and room > 0:
                 end = min(at + room, len(chunk))
-                self._buckets[-1] = join(held, _bucket(chunk, at, end))
+                made = _bucket(chunk, at, end)
+                self._buckets[-1] = join(held, made)
             else:
                 if len(self._buckets) >= 2 * _MOST_BUCKETS:
                     self._halve()
                     continue
                 end = min(at + self.width, len(chunk))
-                self._buckets.append(_bucket(chunk, at, end))
+                made = _bucket(chunk, at, end)
+                self._buckets.append(made)
+            lowest, highest = min(lowest, made.low), max(highest, made.high)
             at = end
+        return lowest, highest
 
     def _halve(self) -> None:
         pairs = list(pairwise([*self._buckets, None]))[::2] if len(self._buckets) % 2 == 0 else []
@@ -92,9 +97,14 @@ class Thinner:
 
 
 def _bucket(chunk: Chunk, begin: int, end: int) -> Bucket:
+    first, last = chunk.rows[begin], chunk.rows[end - 1]
+    if chunk.constant and chunk.finite:
+        value, count = chunk.values[0], end - begin
+        return Bucket(
+            chunk.first + first, chunk.steps[first], chunk.steps[last], value, value, value * count, count
+        )
     part = chunk.values[begin:end]
     known = part if chunk.finite else [value for value in part if math.isfinite(value)]
-    first, last = chunk.rows[begin], chunk.rows[end - 1]
     return Bucket(
         chunk.first + first,
         chunk.steps[first],

@@ -103,16 +103,19 @@ def _run(task: Callable[[Any], None], items: Sequence[Any], jobs: int, stop: thr
 def _range(piece: Piece, stop: threading.Event, advance: Callable[[int], None]) -> tuple[float, float]:
     if stop.is_set():
         raise Unreadable("the scan was stopped")
+    found = bounds(piece.values)
+    advance(piece.values.nbytes)
+    return found
+
+
+def bounds(values: torch.Tensor) -> tuple[float, float]:
+    """The lowest and highest value; both NaN, or one infinite, where not all of them are finite."""
     import torch
 
-    values = piece.values
     if values.dtype in (torch.bfloat16, torch.float16) and values.is_contiguous() and available():
-        found = half_range(values)
-    else:
-        low, high = torch.aminmax(comparable(values))
-        found = (low.item(), high.item())
-    advance(values.nbytes)
-    return found
+        return half_range(values)
+    low, high = torch.aminmax(comparable(values))
+    return low.item(), high.item()
 
 
 def comparable(values: torch.Tensor) -> torch.Tensor:

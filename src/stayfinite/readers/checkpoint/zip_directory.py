@@ -6,6 +6,7 @@ import struct
 import tempfile
 import zlib
 from dataclasses import dataclass
+from typing import IO
 
 from stayfinite.findings.subjects.checkpoint import Problem
 from stayfinite.readers.checkpoint.source import HandleSource, Source, Unreadable, WindowSource, read_bytes
@@ -168,8 +169,16 @@ class ZipDirectory:
     def _inflate(self, packed: Source, member: Member) -> Source:
         """Unpack to disk, never past the promised size."""
         handle = tempfile.TemporaryFile()  # noqa: SIM115 - the source keeps it
+        try:
+            self._unpack(packed, member, handle)
+        except BaseException:
+            handle.close()
+            raise
+        return HandleSource(handle, f"{self.source.name}:{member.name}")
+
+    def _unpack(self, packed: Source, member: Member, handle: IO[bytes]) -> None:
         engine = zlib.decompressobj(-15)
-        left = member.size
+        left, crc = member.size, 0
         for at in range(0, packed.size, _STEP):
             data = read_bytes(packed, at, min(_STEP, packed.size - at))
             while data and not engine.eof:
@@ -185,12 +194,22 @@ class ZipDirectory:
                         f"{self.source.name}: the member {member.name!r} holds more than it promises"
                     )
                 handle.write(piece)
+                crc = zlib.crc32(piece, crc)
                 data = engine.unconsumed_tail
         if left:
             raise Unreadable(
                 f"{self.source.name}: the member {member.name!r} holds {left} bytes less than it promises"
             )
-        return HandleSource(handle, f"{self.source.name}:{member.name}")
+        if crc != member.crc:
+            raise Unreadable(f"{self.source.name}: {wrong_checksum(member, crc)}")
+
+
+def wrong_checksum(member: Member, crc: int) -> str:
+    """What to say of a member whose bytes are not those that were written."""
+    return (
+        f"the checksum of the member {member.name!r} is {crc:08x} and should be {member.crc:08x}: its bytes "
+        "were changed after they were written"
+    )
 
 
 def _zip64(extra: bytes, size: int, packed: int, header: int) -> tuple[int, int, int]:

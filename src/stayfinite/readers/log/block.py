@@ -23,6 +23,8 @@ class Column:
 
     rows: Sequence[int]
     values: list[float]
+    constant: bool = False
+    """Known to hold one value only, as a learning rate often does; saves looking at each."""
 
 
 @dataclass(slots=True)

@@ -166,7 +166,7 @@ def _add(block: Block, name: str, column: Sequence[str], at: Sequence[int]) -> N
     one = column[0]
     try:
         if one == column[-1] == column[len(column) // 2] and column.count(one) == len(column):
-            block.columns[name] = Column(at, [float(one)] * len(column))
+            block.columns[name] = Column(at, [float(one)] * len(column), constant=math.isfinite(float(one)))
         else:
             block.columns[name] = Column(at, list(map(float, column)))
         return
