@@ -34,7 +34,7 @@ class DataFileDamaged(Rule[DataSet]):
 
     code = "DAT031"
     name = "data-file-damaged"
-    cause = "DATA_NONFINITE"
+    cause = "CHECKPOINT_CORRUPT"
     severity = Severity.ERROR
 
     def check(self, subject: DataSet) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ class JumpAtResume(Rule[Log]):
     A new warm-up after each resume: it hides that the moments are missing, and costs what they had learnt.
 
     ## References
-    ultralytics/yolov5#292; rules CKP and STA014 and later of this program
+    ultralytics/yolov5#292; rules STA027 to STA038 for what was not restored
     """
 
     code = "LOG008"
