@@ -199,6 +199,11 @@ SYMPTOMS: tuple[Symptom, ...] = (
         (
             Suspect("replicas that drift apart, ranks that decide differently", ("DST001", "CKP018"), _RUN),
             Suspect("a failure that does not repeat on the same inputs", ("RUN013",), _RUN),
+            Suspect(
+                "a version that is known for NaN on this kind of device",
+                ("ENV001", "ENV002"),
+                "stayfinite explain ENV001",
+            ),
             Suspect("uninitialised memory, which differs from run to run", ("NUM016", "CKP009"), _RUN),
             Suspect("data that is damaged on that machine", ("DAT031",), _DATA),
         ),
