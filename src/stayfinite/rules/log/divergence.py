@@ -45,7 +45,13 @@ class Divergence(Rule[Log]):
 
     def check(self, subject: Log) -> Iterator[Finding]:
         loss = main_loss(subject)
-        if loss is None or loss.count < _FEWEST or loss.minimum < 0 or plays_against_itself(subject):
+        if (
+            loss is None
+            or loss.ends_bad
+            or loss.count < _FEWEST
+            or loss.minimum < 0
+            or plays_against_itself(subject)
+        ):
             return
         known = [bucket for bucket in loss.buckets if bucket.finite]
         size = max(1, len(known) // 20)

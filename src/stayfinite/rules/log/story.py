@@ -58,6 +58,9 @@ def rate_text(log: Log, around: dict[str, float]) -> str:
         for name, value in around.items()
         if name in log.series and log.series[name].role is Role.RATE
     }
+    if not rates:  # nothing is known of that moment, unless it never changed
+        still = [series for series in log.of_role(Role.RATE) if series.minimum == series.maximum]
+        rates = {series.name: series.maximum for series in still}
     if not rates:
         return ""
     shown = sorted(set(rates.values()))
