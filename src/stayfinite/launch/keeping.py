@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.utils.data import dataloader
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
@@ -23,6 +22,7 @@ from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt, Refusal
 from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.hooks import listen
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
@@ -93,7 +93,7 @@ class Keeper:
         self.obstacle: str | None = None
 
     def install(self) -> None:
-        self._observers.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        self._observers.listening.add(listen("batch", self._next_batch))
         self._observers.optimizers.on_created = self._optimizer_was_made
         self._observers.scalers.on_skip.append(self._scaler_skipped)
         self._wait_for_forward()
