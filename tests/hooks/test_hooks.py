@@ -105,7 +105,7 @@ def test_threads_come_and_go() -> None:
             for _ in range(100):
                 seen: list[int] = []
                 with hooks.listen(
-                    "backward", lambda original, *a, **k: (seen.append(1), original(*a, **k))[1]
+                    "backward", lambda original, *a, seen=seen, **k: (seen.append(1), original(*a, **k))[1]
                 ):
                     x = torch.ones(2, requires_grad=True)
                     x.sum().backward()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedParameter
@@ -92,6 +93,12 @@ def chosen_optimizers(
     if any(each not in state.optimizers for each in chosen):
         raise ValueError("guard.step(optimizer=...) takes only optimizers that were given to the Guard")
     return chosen
+
+
+def data_among(args: tuple[Any, ...]) -> Any:
+    """What of a step function's arguments is data: neither a model nor an optimizer nor another function."""
+    data = [a for a in args if not isinstance(a, (torch.nn.Module, Optimizer)) and not callable(a)]
+    return data[0] if len(data) == 1 else tuple(data) or None
 
 
 def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | None:

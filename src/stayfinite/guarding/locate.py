@@ -14,7 +14,11 @@ from stayfinite.guarding.attempt import Attempt
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.rng import RngState
 from stayfinite.replay import Tracer
-from stayfinite.watch.losses import as_loss
+from stayfinite.watch.losses import as_loss, split_aux
+
+
+class LateBinding(Exception):
+    """A step function that would compute something else if it were called again."""
 
 
 class Replay:
@@ -23,7 +27,7 @@ class Replay:
     def __init__(self, recovery: Recovery, attempt: Attempt) -> None:
         self._recovery = recovery
         self._attempt = attempt
-        self._optimizers = attempt.optimizers
+        self._optimizers = attempt.group
         self._tracer = Tracer()
         self._bad_loss: FailedStep | None = None
         self._bad_update: FailedStep | None = None
@@ -31,13 +35,21 @@ class Replay:
     def of_functions(self) -> FailedStep | None:
         """Call the functions that made the losses again; None if nothing fails this time."""
         window = self._attempt.window
+        changed = (
+            [name for call in window.calls for name in call.changed_names()] if len(window.calls) > 1 else []
+        )
+        if changed:
+            raise LateBinding(
+                f"the step function reads {changed[0]!r} from its surroundings, which has changed since: called again "
+                f"it would compute another batch. Pass it as an argument: guard.step(fn, {changed[0]})"
+            )
         with self.prepared():
-            for fn, batch in zip(window.functions, window.batches, strict=True):
+            for call, batch in zip(window.calls, window.batches, strict=True):
                 with self.following(batch):
-                    loss = as_loss(fn()).total
-                    self._recovery.scaling.scaled(loss / len(window.functions)).backward()  # type: ignore[no-untyped-call]
+                    loss = as_loss(split_aux(call())[0]).total
+                    self._recovery.scaling.scaled(loss / len(window.calls)).backward()  # type: ignore[no-untyped-call]
                     self.saw_loss(loss)
-                    if self._attempt.update_was_bad and fn is window.functions[-1]:
+                    if self._attempt.update_was_bad and call is window.calls[-1]:
                         self.try_update(self._attempt.make_update)
             return self.evidence()
 

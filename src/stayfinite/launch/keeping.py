@@ -232,12 +232,15 @@ class Keeper:
         del self._beside[:-_BESIDE_KEPT]
         return batch
 
-    def saw_backward(self, roots: Sequence[Tensor]) -> None:
+    def before_backward(self) -> Any:
+        return self._loop.before_backward() if self._loop is not None else None
+
+    def saw_backward(self, roots: Sequence[Tensor], before: Any) -> None:
         if self._loop is not None:
             with self._tracer.only_looking():
                 if self._driven is None:
                     self._loop.put_back_aftermath()
-                self._loop.saw_backward(roots)
+                self._loop.saw_backward(roots, before)
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         if self._loop is None or self._tracer.active:
@@ -246,10 +249,10 @@ class Keeper:
 
     def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
         loop = self._loop
-        if loop is None or _scaler_skips(optimizer) or (closure is None and not _has_gradients(optimizer)):
+        if loop is None or _scaler_skips(optimizer):
             return step()
         with self._tracer.only_looking():
-            value = loop.wants_step(optimizer, lambda: self._traced(step), closure)
+            value = loop.wants_step(optimizer, lambda *given: self._traced(partial(step, *given)), closure)
             if self._driven is None:
                 loop.end_step()
         return value
@@ -292,10 +295,6 @@ class Keeper:
 
 
 _BESIDE_KEPT = 8
-
-
-def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _scaler_skips(optimizer: Optimizer) -> bool:

@@ -73,6 +73,14 @@ class StateCopy:
         for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
 
+    def put_back(self, wanted: Sequence[Tensor]) -> list[Tensor]:
+        """Put only these tensors back; gives those that the copy does not hold."""
+        pairs = [self._store.get(id(tensor)) for tensor in wanted] if self.valid else [None] * len(wanted)
+        known = [pair for pair in pairs if pair is not None]
+        with torch.no_grad():
+            copy_all([live for live, _ in known], [mine for _, mine in known])
+        return [tensor for tensor, pair in zip(wanted, pairs, strict=True) if pair is None]
+
     def _optimizers(self) -> Sequence[Optimizer]:
         return self._state.optimizers if self._only is None else self._only
 

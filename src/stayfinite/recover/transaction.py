@@ -62,6 +62,11 @@ class Transaction:
         self._save_buffers()
         self.open = True
 
+    @property
+    def has_new_buffers(self) -> bool:
+        """Buffers that were not there when the step began."""
+        return self._count() != len(self._slots)
+
     def _count(self) -> int:
         """How many buffers there are now."""
         return sum(map(len, self._holders))
@@ -99,6 +104,10 @@ class Transaction:
     def undo_update(self, optimizers: Sequence[Optimizer]) -> None:
         """Put parameters and optimizer state back as `copy_before_update` found them."""
         self._before_update[tuple(id(optimizer) for optimizer in optimizers)].restore()
+
+    def drop_copy(self, optimizers: Sequence[Optimizer]) -> None:
+        """That copy was for once: give its memory back."""
+        self._before_update.pop(tuple(id(optimizer) for optimizer in optimizers), None)
 
     def undo(self, restore_rng: bool) -> None:
         """Put the buffers, and if asked the random generators, back as `begin` found them."""
