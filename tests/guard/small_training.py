@@ -49,9 +49,7 @@ class Training:
         self.optimizer = make_optimizer(self.model.parameters())
         self.scheduler = StepLR(self.optimizer, 2, 0.8)
         self.own_step = self.optimizer.step
-        self.average = AveragedModel(
-            self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True
-        )
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
 
     def guard(self, folder: Path, **options: Any) -> Guard:
         options = {"quiet": True, "run_dir": folder, **options}

@@ -162,9 +162,7 @@ def lbfgs_body(training: Training, x: Tensor, added: float = 0.0) -> None:
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.parametrize("at", [0, 3])
 @pytest.mark.parametrize("fault", ["NaN in the batch", "Inf in the batch", "NaN added", "Inf added"])
-def test_lbfgs_refuses_a_bad_loss(
-    tmp_path: Path, way: str, search: str | None, at: int, fault: str
-) -> None:
+def test_lbfgs_refuses_a_bad_loss(tmp_path: Path, way: str, search: str | None, at: int, fault: str) -> None:
     """Refused, and as if the batch had not been there. A NaN that is added leaves the gradients finite: torch's line
     search then raises an IndexError."""
     value = NAN if "NaN" in fault else INF

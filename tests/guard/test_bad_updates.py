@@ -1,4 +1,4 @@
-"""Updates that are bad by themselves, from finite gradients: undone in the same step or the next, and before any save."""
+"""Updates that are bad by themselves, from finite gradients: undone in the same step or the next, before any save."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_infinities_that_belong_there_are_saved_and_restored(tmp_path: Path) -> 
 @pytest.mark.parametrize("way", ["step", "watch"])
 @pytest.mark.parametrize("value", [INF, NAN])
 def test_a_loss_scale_that_is_not_finite(tmp_path: Path, way: str, value: float) -> None:
-    """Halving infinity does not help: the scale is repaired, or the run stops and says so. It does not go on for ever."""
+    """Halving infinity does not help: the scale is repaired, or the run stops and says so, and soon."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = SGD(model.parameters(), 0.05)

@@ -74,9 +74,7 @@ def test_a_periodic_save(tmp_path: Path, bad: int | None, locate: bool, step: in
 @pytest.mark.parametrize("when", ["start", "end"])
 @pytest.mark.parametrize(("bad", "locate"), [(None, False), (BAD, False), (BAD, True)])
 @pytest.mark.parametrize("step", [0, BAD, BAD + 1, LENGTH])
-def test_a_save_in_the_body(
-    tmp_path: Path, when: str, bad: int | None, locate: bool, step: int
-) -> None:
+def test_a_save_in_the_body(tmp_path: Path, when: str, bad: int | None, locate: bool, step: int) -> None:
     """At the start of a body its batch is still to come; at the end it is done, also if it was refused."""
     expected = straight(tmp_path, bad=bad, locate=locate)
     path = tmp_path / "a.pt"
@@ -264,5 +262,3 @@ def test_another_model_is_refused_as_a_whole(tmp_path: Path, what: str) -> None:
     with pytest.raises(CheckpointError):
         guard.restore(path)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-

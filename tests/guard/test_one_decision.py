@@ -28,7 +28,10 @@ class Halves:
         self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh())
         self.head = nn.Linear(6, 1)
         self.model = nn.Sequential(self.body, self.head)
-        self.optimizers = [SGD(self.body.parameters(), 0.05, momentum=0.9), Adam(self.head.parameters(), 0.01)]
+        self.optimizers = [
+            SGD(self.body.parameters(), 0.05, momentum=0.9),
+            Adam(self.head.parameters(), 0.01),
+        ]
         if order == "head first":
             self.optimizers.reverse()
         self.scaler = torch.amp.GradScaler("cpu", init_scale=64.0) if scaled else None

@@ -40,13 +40,18 @@ class Exponential(nn.Module):
 class Gan:
     """`turns`: whose turn it is, in order, in one body. `same`: both networks have the same shapes."""
 
-    def __init__(self, turns: str = "cg", average: type[nn.Module] = AveragedModel, same: bool = False) -> None:
+    def __init__(
+        self, turns: str = "cg", average: type[nn.Module] = AveragedModel, same: bool = False
+    ) -> None:
         torch.manual_seed(4)
         hidden = 4 if same else 7
         self.g = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
         self.c = nn.Sequential(nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 4))
         self.models = {"g": self.g, "c": self.c}
-        self.optimizers = {"g": Adam(self.g.parameters(), 0.01), "c": SGD(self.c.parameters(), 0.02, momentum=0.9)}
+        self.optimizers = {
+            "g": Adam(self.g.parameters(), 0.01),
+            "c": SGD(self.c.parameters(), 0.02, momentum=0.9),
+        }
         of_g = self.optimizers["g"]
         self.schedulers: dict[str, Any] = {
             "g": SequentialLR(of_g, [StepLR(of_g, 1, 0.5), ExponentialLR(of_g, 0.9)], [3]),
@@ -197,4 +202,6 @@ def test_one_optimizer_of_two_has_a_schedule(tmp_path: Path) -> None:
             optimizers[1].step()
             scheduler.step()
         average.update_parameters(model)
-    assert differing(found, bits(model=model, optimizers=optimizers, scheduler=scheduler, average=average)) == []
+    assert (
+        differing(found, bits(model=model, optimizers=optimizers, scheduler=scheduler, average=average)) == []
+    )
