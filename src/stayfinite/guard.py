@@ -183,9 +183,11 @@ class Guard:
         attempt = self._owner.gather(optimizers, step)
         if self._sync or self._unseen.must_wait(attempt):
             outcome = self._owner.look(attempt)
-            return self._follow(
-                self._end(outcome if outcome.trouble else self._owner.apply(outcome)), optimizers
-            )
+            if outcome.trouble is None:
+                outcome = self._owner.apply(outcome)
+            if outcome.trouble is None:
+                self._unseen.made(attempt)
+            return self._follow(self._end(outcome), optimizers)
         self._unseen.make(attempt, self._owner.clip)
         self._owner.window = None
         return StepResult(self.step_count, None, None, action="pending")
@@ -257,10 +259,13 @@ class Guard:
     # -- save and restore
 
     def save(self, path: str | Path) -> Path:
-        """Write everything the run needs to go on, atomically; refused if any of it is not finite.
+        """Write everything the run needs to go on, atomically. What of it is not finite is put back from the last
+        good copy first; if that cannot be done, nothing is written.
 
         In the body of a watched loop before its update, the batch is not counted: a resumed run trains on it.
         """
+        if self.loop.replaying:
+            return Path(path)  # nothing that a body does when it is followed once more may stay
         self._ready_to_save(f"{path} was not written")
         return self._upkeep.save(Path(path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,14 @@ def test_a_corrupted_moment(tmp_path: Path, way: str, make: Any, after: str) -> 
     def go(data: list[Tensor]) -> None:
         nonlocal bad_in_a_row
         for x in data if way == "step" else guard.watch(data):
+            bad_in_a_row = 0 if finite(training.bits()) else bad_in_a_row + 1
+            assert bad_in_a_row < 3, (
+                "the moment was bad before a step, and the state for more than one after it"
+            )
             if way == "step":
                 guard.step(lambda x=x: training.loss(x))
             else:
                 training.body(x)
-            bad_in_a_row = 0 if finite(training.bits()) else bad_in_a_row + 1
-            assert bad_in_a_row < 2, "bad for more than one step"
 
     go(DATA[:4])
     poison_moment(training)
@@ -200,24 +203,22 @@ def test_an_update_that_is_bad_in_itself(tmp_path: Path, way: str, name: str) ->
     optimizer = make(model.parameters())
     guard = Guard(model, optimizer, run_dir=tmp_path, policy="skip", locate=False, quiet=True)
     good, bad_in_a_row = _Moment(model, optimizer), 0
-    for x in data if way == "step" else guard.watch(data):
-        expected = good.after(x)
-        try:
+    with suppress(RunStopped):  # it fails for ever: a reason to stop, not to go on with NaN
+        for x in data if way == "step" else guard.watch(data):
+            expected = good.after(x)
             if way == "step":
                 guard.step(lambda x=x: model(x))
             else:
                 optimizer.zero_grad()
                 model(x).backward()
                 optimizer.step()
-        except RunStopped:  # it fails for ever: a reason to stop, not to go on with NaN
-            break
-        now = _Moment(model, optimizer)
-        bad_in_a_row = 0 if finite(now.bits) else bad_in_a_row + 1
-        assert bad_in_a_row < 2, "bad for more than one step"
-        if not bad_in_a_row:
-            undone, made = differing(now.bits, good.bits), differing(now.bits, expected.bits)
-            assert not undone or not made, f"neither undone ({undone}) nor made ({made})"
-            good = now
+            now = _Moment(model, optimizer)
+            bad_in_a_row = 0 if finite(now.bits) else bad_in_a_row + 1
+            assert bad_in_a_row < 2, "bad for more than one step"
+            if not bad_in_a_row:
+                undone, made = differing(now.bits, good.bits), differing(now.bits, expected.bits)
+                assert not undone or not made, f"neither undone ({undone}) nor made ({made})"
+                good = now
     guard.close()
     assert finite(_Moment(model, optimizer).bits) and guard.bad_state() == []
 
@@ -271,7 +272,7 @@ def test_a_number_that_is_not_finite_is_not_saved(tmp_path: Path, name: str, val
     path = guard.save(tmp_path / "a.pt")
     whole = path.read_bytes()
     SPOIL[name](training, scaler, value)
-    with pytest.raises(CheckpointError, match=name):
+    with pytest.raises(CheckpointError, match=name.rstrip("s")):
         guard.save(path)
     assert path.read_bytes() == whole, "the older checkpoint is untouched"
 
@@ -301,7 +302,7 @@ def test_a_number_that_is_not_finite_is_not_restored(tmp_path: Path, name: str, 
     torch.save(replace_numbers(payload, name, value), path)
     training, guard, scaler = with_everything(tmp_path / "second")
     before, scale = training.bits(), scaler.state_dict()
-    with pytest.raises(CheckpointError, match=name):
+    with pytest.raises(CheckpointError, match=name.rstrip("s")):
         guard.restore(path)
     assert differing(before, training.bits()) == [] and scaler.state_dict() == scale
 

@@ -40,8 +40,8 @@ class Replay:
         )
         if changed:
             raise LateBinding(
-                f"the step function reads {changed[0]!r} from its surroundings, which has changed since: called again "
-                f"it would compute another batch. Pass it as an argument: guard.step(fn, {changed[0]})"
+                f"late binding: the step function reads {changed[0]!r} from its surroundings, which has changed since; "
+                f"called again it would compute another batch. Pass it as an argument: guard.step(fn, {changed[0]})"
             )
         with self.prepared():
             for call, batch in zip(window.calls, window.batches, strict=True):
@@ -51,7 +51,13 @@ class Replay:
                     self.saw_loss(loss)
                     if self._attempt.update_was_bad and call is window.calls[-1]:
                         self.try_update(self._attempt.make_update)
-            return self.evidence()
+            found = self.evidence()
+        if found is None and len(window.calls) > 1 and not all(call.args for call in window.calls):
+            raise LateBinding(
+                "called again, the step function computed other losses. Perhaps it is late binding: what it reads from "
+                "its surroundings has changed since. Pass the batch as an argument: guard.step(fn, batch)"
+            )
+        return found
 
     @contextmanager
     def prepared(self) -> Iterator[None]:

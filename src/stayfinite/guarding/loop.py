@@ -78,11 +78,12 @@ class WatchedLoop:
         self._run, self._audit, self._upkeep = run, audit, upkeep
         self._owner, self._explaining, self._refusals = owner, explaining, refusals
         self.listening = False
-        self._aftermath: Aftermath | None = None
+        self._aftermaths: list[Aftermath] = []
         self._refusal: Refusal | None = None
         self._replay: Replay | None = None
         self._replays_update = False
         self._trained = False  # the body has run a backward pass or an update
+        self._decided = False  # the body has asked for an update, and had its answer
         self._between = False  # listen between two bodies, too
         self._batch: Any = None
         self._undecided: list[_Backward] = []
@@ -129,7 +130,10 @@ class WatchedLoop:
                 self._refusals.conclude(refusal, None)
 
     def _abandon(self) -> None:
-        """The loop was left: a step that was begun in it is nobody's any more. What it left in buffers is finite."""
+        """The loop was left before the update of its batch: as if that body had not begun."""
+        if not self._decided and self._owner.window is not None:
+            reached_by = {id(o): o for backward in self._undecided for o in backward.optimizers}
+            self._owner.abandon(list(reached_by.values()))
         self._owner.window = None
         self._undecided = []
 
@@ -149,17 +153,18 @@ class WatchedLoop:
         else:
             self._upkeep.before_step()
 
-    def put_back_aftermath(self) -> None:
-        """Take back what was done to schedule and averages since the last refusal."""
-        if self._aftermath is not None:
-            self._aftermath.put_back()
-            self._aftermath = None
+    def put_back_aftermath(self, optimizers: Sequence[Optimizer] | None = None) -> None:
+        """Take back what was done to schedules and averages since their refusals: of these optimizers, or of all."""
+        for aftermath in list(self._aftermaths):
+            if optimizers is None or any(optimizer in aftermath.optimizers for optimizer in optimizers):
+                aftermath.put_back()
+                self._aftermaths.remove(aftermath)
 
     def settle_for_save(self) -> None:
         """For a save in the middle of a body: bring the state to what it will be when the body is over."""
         self._finish_decision()
-        if self._aftermath is not None:
-            self._aftermath.put_back()
+        for aftermath in self._aftermaths:
+            aftermath.put_back()
 
     def begin_again(self) -> None:
         """Somebody else has skipped this step."""
@@ -175,7 +180,7 @@ class WatchedLoop:
     def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
         recovery = self._run.recovery
-        aftermath = Aftermath(self._run.state, keep_scheduler=True)
+        aftermath = Aftermath(self._run.state, self._run.state.optimizers, keep_scheduler=True)
         recovery.scaling.refused(overflow=False)
         self._replay = Replay(recovery, refusal.attempt)
         self._replays_update = refusal.attempt.update_was_bad
@@ -197,14 +202,14 @@ class WatchedLoop:
         self._owner.open_window().batches.append(batch)
         self._batch = batch
         body.enter_context(self._audit.first_forward())
-        self.listening, self._trained = True, False
+        self.listening, self._trained, self._decided = True, False, False
 
     def _leave(self) -> None:
         self._finish_decision()
         self.listening = self._between
         if not self._trained:
             self._refusals.mend_buffers()
-        if self._aftermath is not None:
+        if self._aftermaths:
             self._refusals.settle_scale()
         self.put_back_aftermath()
         self._batch = None
@@ -247,6 +252,7 @@ class WatchedLoop:
         if not optimizers:
             return
         self._finish_decision()
+        self.put_back_aftermath(optimizers)
         self._trained = True
         total = (
             torch.stack([root.detach().sum().float() for root in roots]).sum()
@@ -322,14 +328,18 @@ class WatchedLoop:
         """Make the update, or do not: as was decided when another optimizer of the same losses stepped, or now."""
         self._trained = True
         decision = self._decision
-        with self.paused():
-            if decision is not None and optimizer in decision.waiting:
-                decision.waiting.remove(optimizer)
-                if decision.outcome is not None:
-                    self._settle(self._owner.apply_also(decision.outcome, optimizer, step))
-            else:
-                self._finish_decision()
-                self._settle(self._look(optimizer, step))
+        try:
+            with self.paused():
+                if decision is not None and optimizer in decision.waiting:
+                    decision.waiting.remove(optimizer)
+                    if decision.outcome is not None:
+                        self._settle(self._owner.apply_also(decision.outcome, optimizer, step))
+                else:
+                    self._finish_decision()
+                    self._settle(self._look(optimizer, step))
+        except BaseException:
+            self._decision = None  # the update broke off, and was taken back
+            raise
         if self._decision is not None and self._decision.outcome is None:
             optimizer._opt_called = True  # type: ignore[attr-defined]  # no scheduler need warn of a skipped step
         if self._decision is not None and not self._decision.waiting:
@@ -349,14 +359,14 @@ class WatchedLoop:
     def _settle(self, outcome: Outcome) -> None:
         """An update that is good stays; it is on record when all of its optimizers have stepped."""
         assert self._decision is not None
-        self._upkeep.position.waiting = False
+        self._upkeep.position.waiting, self._decided = False, True
         if outcome.trouble is None:
             self._decision.outcome = outcome
             return
         self._decision.outcome = None
         self._refuse(outcome)
         hold = self._run.policy.scheduler_on_skip == "hold"
-        self._aftermath = Aftermath(self._run.state, keep_scheduler=hold)
+        self._aftermaths.append(Aftermath(self._run.state, outcome.attempt.group, keep_scheduler=hold))
         self._go_on_in_body()
 
     def _finish_decision(self) -> None:

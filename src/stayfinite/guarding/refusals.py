@@ -31,7 +31,7 @@ class Refusals:
 
     def back_off(self, outcome: Outcome) -> StepResult:
         """The scaler skips and halves its scale. Only buffers gone bad are mended."""
-        self._put_back_bad_buffers()
+        self._put_back_bad_buffers(restore_rng=False)
         for optimizer in outcome.attempt.group:
             optimizer.zero_grad(set_to_none=True)
         self._owner.window = None
@@ -79,15 +79,15 @@ class Refusals:
 
         True if it was not, and the buffers are as before.
         """
-        mended = self._put_back_bad_buffers()
+        mended = self._put_back_bad_buffers(restore_rng=self._run.policy.rng_on_skip == "restore")
         if mended:
             self._explaining.mended()
         return mended
 
-    def _put_back_bad_buffers(self) -> bool:
+    def _put_back_bad_buffers(self, *, restore_rng: bool) -> bool:
         bad = not self._run.health.after_forward()
         if bad:
-            self._recovery.transaction.undo(restore_rng=False)
+            self._recovery.transaction.undo(restore_rng=restore_rng)
         return bad
 
     # -- recover: climb the ladder
@@ -101,12 +101,14 @@ class Refusals:
     def answer(self, refused: RefusedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
-        who = run.numbers_of(outcome.attempt.group)
+        who = run.numbers_of(outcome.attempt.optimizers)
         first = ladder.failures_of(who) == 0
         bad = run.any_rank(bool(run.health.bad()))
         if not bad and first:
             bad = run.any_rank(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
         action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
+        if refused.settings and not first:
+            action = "stop"  # no batch brings a learning rate back
         self._recovery.staging.refused()
         if action == "rollback" and not self._recovery.last_good.available:
             action = "stop"

@@ -67,6 +67,7 @@ def load(
         configured, stored = archive.unpack(payload, state, resume_lr, factor)
         step, data = int(payload["step"]), payload["data"]
         rates = _rates_on_resume(path, configured, stored, resume_lr)
+        position.load_state_dict(data)
         remember(recovery, memory)
     except BaseException as error:
         present.put_back()
@@ -76,7 +77,6 @@ def load(
             f"{path} does not fit the present run ({type(error).__name__}: {error}). Build model, optimizer and "
             "scheduler as in the run that saved it; nothing was loaded."
         ) from error
-    position.load_state_dict(data)
     return step, rates
 
 

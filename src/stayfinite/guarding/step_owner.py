@@ -125,6 +125,8 @@ class StepOwner:
         verdict = attempt.numbers.verdict()
         self._recovery.scaling.saw(verdict.scale)
         attempt.norm = self._norm(attempt, verdict)
+        if attempt.beside is not None and not verdict.norm_is_finite:
+            self._recovery.scaling.mark_overflow(attempt.optimizers)
         if attempt.bad_settings:
             verdict.grad_norm = float(attempt.norm)
             return Outcome(attempt, verdict, "setting")
@@ -147,6 +149,7 @@ class StepOwner:
         if self.clip is not None:
             self._recovery.scaling.unscale([optimizer])
             self._watcher.read(self._run.state.held_by([optimizer])).clip(self.clip)
+        outcome.attempt.optimizers.append(optimizer)
         return self._update(outcome, step)
 
     def _update(self, outcome: Outcome, step: Callable[[], Any]) -> Outcome:
@@ -221,7 +224,7 @@ class StepOwner:
         """The update was made and stays: its numbers are now part of what is normal."""
         attempt, verdict = outcome.attempt, outcome.verdict
         self._watcher.learn(verdict)
-        who = self._run.numbers_of(attempt.group)
+        who = self._run.numbers_of(attempt.optimizers)
         self._recovery.ladder.success(who, whole=not attempt.window.left_out)
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None

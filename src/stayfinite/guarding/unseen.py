@@ -22,8 +22,11 @@ class Unseen:
         SGD that skips it keeps momentum that nobody initialised), and one whose forward pass registered buffers."""
         if attempt.bad_settings or self._recovery.transaction.has_new_buffers:
             return True
-        known, self._known = self._known, self._known | {id(p) for p in attempt.trained()}
-        return len(self._known) > len(known)
+        return not all(id(p) in self._known for p in attempt.trained())
+
+    def made(self, attempt: Attempt) -> None:
+        """An update that was waited for is made: its parameters have their state now."""
+        self._known.update(id(p) for p in attempt.trained())
 
     def make(self, attempt: Attempt, clip_norm: float | None) -> None:
         """A fused optimizer with `found_inf` set leaves parameters, moments and step counts as they were."""

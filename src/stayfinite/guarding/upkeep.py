@@ -39,6 +39,7 @@ class Upkeep:
         self._state, self._health, self._probe = run.state, run.health, run.probe
         self._recovery, self._watcher, self._telling = run.recovery, run.watcher, run.telling
         self._last = -1
+        self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -124,15 +125,18 @@ class Upkeep:
     def _keep(self, step: int) -> None:
         try:
             self._recovery.keep(step)
-        except (RuntimeError, MemoryError) as error:
-            self._telling.tell(
-                "warning",
-                f"no copy of the state of step {step} could be taken ({type(error).__name__}: {error}); there is "
-                "nothing to roll back to until one can. snapshot_every=0 does without copies.",
-            )
+        except Exception as error:  # noqa: BLE001 - a model whose state cannot be copied can be trained all the same
+            what = f"the state could not be copied ({type(error).__name__}: {error})"
+            if what != self._obstacle:
+                self._obstacle = what
+                self._telling.tell(
+                    "warning",
+                    f"step {step}: {what}, so there is nothing new to roll back to",
+                )
 
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
+        self._look_at_all_state()
         seen = self._probe.look("save")
         if seen.is_bad:
             raise CheckpointError(

@@ -131,6 +131,10 @@ def _check_fit(payload: dict[str, Any], state: TrainingState) -> None:
             problems.append(f"optimizer {index} has groups of {there} parameters, here {here}")
         else:
             problems += _state_that_does_not_fit(index, optimizer, saved)
+    for index, (scheduler, saved) in enumerate(zip(state.schedulers, payload["schedulers"], strict=True)):
+        live = scheduler.state_dict()
+        lost = [key for key in ("last_epoch", "base_lrs") if key in live and key not in saved]
+        problems += [f"scheduler {index} has no {key} in the checkpoint" for key in lost]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise CheckpointError(
@@ -144,24 +148,28 @@ def _state_that_does_not_fit(index: int, optimizer: Any, saved: dict[str, Any]) 
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     order = [number for group in saved["param_groups"] for number in group["params"]]
     shapes = dict(zip(order, (p.shape for p in parameters), strict=True))
-    return [
-        f"optimizer {index} holds {key} of shape {tuple(value.shape)} for a parameter of {tuple(shapes[number])}"
-        for number, entry in saved["state"].items()
-        if number in shapes
+    entries = {number: entry for number, entry in saved["state"].items() if number in shapes}
+    problems = [
+        f"optimizer {index} holds {key} of another shape than its parameter, {tuple(shapes[number])}"
+        for number, entry in entries.items()
         for key, value in entry.items()
-        if key in _LIKE_THE_PARAMETER and isinstance(value, Tensor) and value.shape != shapes[number]
+        if key in _MOMENTS and value is not None and getattr(value, "shape", None) != shapes[number]
     ]
+    moments = {key for entry in entries.values() for key in entry if key in _MOMENTS}
+    problems += [
+        f"optimizer {index} lacks {key} of parameter {number}"
+        for number, entry in entries.items()
+        for key in sorted(moments - entry.keys())
+    ]
+    for live, group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        problems += [
+            f"optimizer {index} lacks {key}" for key in _SETTINGS if key in live and key not in group
+        ]
+    return problems
 
 
-_LIKE_THE_PARAMETER = (
-    "exp_avg",
-    "exp_avg_sq",
-    "max_exp_avg_sq",
-    "momentum_buffer",
-    "square_avg",
-    "grad_avg",
-    "sum",
-)
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
+_SETTINGS = ("lr", "betas", "momentum", "eps", "weight_decay", "alpha", "rho")
 
 
 def _unsaved_buffers(state: TrainingState) -> list[tuple[str, torch.nn.Module, str]]:

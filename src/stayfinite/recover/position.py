@@ -35,13 +35,13 @@ class DataPosition:
         self._loader = loader
         done = resume["batch"] if resume is not None else 0
         now = RngState.capture()
-        if done and resume is not None:
+        if resume is not None and resume["epoch_order"] is not None:
             _set_order(resume["epoch_order"], loader)
         elif resume is not None:  # between two epochs; nothing but us restores the loader's own generators
             _set_generators(resume["generators"], loader)
         self._epoch_order = _get_order(loader)
         iterator = iter(loader)
-        if done:
+        if resume is not None and resume["epoch_order"] is not None:
             for _ in itertools.islice(iterator, done):
                 pass
             now.restore()
@@ -73,8 +73,9 @@ class DataPosition:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.epoch, self.batch, self.waiting = saved["epoch"], saved["batch"], False
-        self._resume = saved
+        known = {key: saved[key] for key in ("epoch", "batch", "epoch_order", "generators")}
+        self.epoch, self.batch, self.waiting = int(known["epoch"]), int(known["batch"]), False
+        self._resume = known
 
 
 def _get_order(loader: Any) -> dict[str, Any]:

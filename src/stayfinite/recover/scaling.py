@@ -46,6 +46,14 @@ class Scaling:
         stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
         return bool(stage.name != "READY")
 
+    def mark_overflow(self, optimizers: Sequence[Optimizer]) -> None:
+        """Gradients beside those of these optimizers overflowed: `update` must halve the scale for them."""
+        if self.on:
+            for optimizer in optimizers:
+                found = self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+                for flag in found.values():
+                    flag.fill_(1.0)
+
     def abandon(self, optimizers: Sequence[Optimizer]) -> None:
         """A step broke off: what was unscaled for it is forgotten, so that the next one can begin."""
         if self.on:

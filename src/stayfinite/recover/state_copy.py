@@ -48,7 +48,7 @@ class StateCopy:
         self._structure = [self._outline(optimizer) for optimizer in self._optimizers()]
         if self._only is None:
             self._slots = [(owner, key, owner._buffers[key]) for _, owner, key in self._state.buffer_slots()]
-        self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._state.schedulers]
+            self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._state.schedulers]
         self.valid = True
 
     def restore(self) -> None:
@@ -70,7 +70,7 @@ class StateCopy:
                 for key in [key for key in group if key != "params" and key not in saved]:
                     del group[key]
                 put_back_group(group, saved)
-        for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=True):
+        for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=self._only is None):
             scheduler.load_state_dict(copy.deepcopy(saved))
 
     def put_back(self, wanted: Sequence[Tensor]) -> list[Tensor]:

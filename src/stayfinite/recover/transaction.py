@@ -141,10 +141,14 @@ class Transaction:
         """The same for buffers without asking the host: keeps each buffer unless `bad` is true on its device."""
         with torch.no_grad():
             for slot in self._slots:
-                if slot.tensor is not None and slot.saved is not None:
-                    changed = slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version
-                    if changed:
-                        slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+                if slot.tensor is None or slot.saved is None:
+                    continue
+                now = slot.owner._buffers.get(slot.key)
+                if now is not slot.tensor and now is not None and now.shape == slot.saved.shape:
+                    # the forward pass put a new tensor in its place
+                    slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)
+                elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
+                    slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
 
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""

@@ -16,7 +16,7 @@ def sentence(step: RefusedStep) -> str:
     if step.bad_update:
         return f"the optimizer's update made {_tensors(kept)} non-finite and was undone"
     if step.settings:
-        return f"a setting of the optimizer is not finite: {step.settings[0]}; nothing was updated with it"
+        return f"{step.settings[0]}, so no update was made with it"
     if step.trigger == "parameter" and not kept and step.scale is not None:
         return f"the loss scale is {step.scale}"
     if step.trigger == "parameter":

@@ -46,9 +46,9 @@ def calls_closure_once(optimizer: Optimizer) -> bool:
 
 
 def bad_settings(optimizers: list[Optimizer]) -> list[str]:
-    """Settings that are not finite, each as "lr of group 0 of AdamW is nan". Infinity is a fair value for some."""
+    """Settings that are not finite, as sentences. Infinity is a fair value for some, NaN for none."""
     return [
-        f"{key} of group {number} of {type(optimizer).__name__} is {value if len(_numbers(value)) == 1 else bad}"
+        f"the {'learning rate' if key == 'lr' else key} of group {number} of {type(optimizer).__name__} is {bad}"
         for optimizer in optimizers
         for number, group in enumerate(optimizer.param_groups)
         for key, value in group.items()
