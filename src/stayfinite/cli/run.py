@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from stayfinite.cli._report_file import check_output
 from stayfinite.sandbox import hash_seed
 
 
@@ -52,7 +53,7 @@ from stayfinite.sandbox import hash_seed
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Keep run.jsonl, incidents and checkpoints here.  [default: runs/TIME, kept if a step was refused]",
+    help="Keep run.jsonl, incidents and checkpoints here.  [default: stayfinite-runs/TIME, kept if a step was refused]",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -90,6 +91,7 @@ def command(
         raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
     if not module and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
+    check_output(output, [] if module else [target])
     if locate != "off":
         hash_seed.pin()
     try:

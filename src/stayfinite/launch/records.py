@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from stayfinite.findings import Incident, dumps
@@ -37,6 +38,9 @@ def write_end(path: Path, step: int, error: BaseException | None) -> None:
 def _write_whole(path: Path, text: str) -> None:
     """All or nothing: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=".stayfinite-", delete=False
+    ) as handle:
+        handle.write(text)
+    Path(handle.name).chmod(0o644)
+    Path(handle.name).replace(path)
