@@ -7,15 +7,33 @@ from pathlib import Path
 
 import click
 
+from stayfinite.cli._report_file import check_output
+from stayfinite.sandbox import hash_seed
+
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
 @click.option(
-    "--trace",
-    type=click.Choice(["failure", "always", "never"]),
-    default="failure",
+    "--locate",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
     show_default=True,
-    help="failure: watch, and locate a failure by a second run. always: trace from the first op.",
+    help="auto: find the line where a failure began, by running the script once more in a sandbox that can change "
+    "nothing. off: only say that it failed.",
+)
+@click.option(
+    "--locate-limit",
+    type=click.FloatRange(min=1.0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long that second run may take.",
+)
+@click.option(
+    "--allow-rerun",
+    is_flag=True,
+    help="Run the script once more also where there is no sandbox: what it writes and sends, it writes and sends "
+    "again.",
 )
 @click.option(
     "--policy",
@@ -35,40 +53,26 @@ import click
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Keep run.jsonl, incidents and checkpoints here.  [default: runs/TIME, kept if a step was refused]",
+    help="Keep run.jsonl, incidents and checkpoints here.  [default: stayfinite-runs/TIME, kept if a step was refused]",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
 )
 @click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option(
-    "--replay-after",
-    type=click.FloatRange(min=0.0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="A failure this long after the start is located at once, by giving the loop over a DataLoader the same "
-    "batch again, instead of by a second run of the script.",
-)
-@click.option("--trace-from-step", type=int, default=None, hidden=True)
-@click.option("--scratch", type=click.Path(path_type=Path), default=None, hidden=True)
-@click.option("--stop-after-step", type=int, default=None, hidden=True)
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     module: bool,
-    trace: str,
+    locate: str,
+    locate_limit: float,
+    allow_rerun: bool,
     policy: str | None,
     clip: float | None,
     run_dir: Path | None,
     form: str,
     output: Path | None,
     max_incidents: int,
-    replay_after: float,
-    trace_from_step: int | None,
-    scratch: Path | None,
-    stop_after_step: int | None,
     target: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -83,14 +87,13 @@ def command(
     """
     if form == "json" and output is None:
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
-    if trace == "always" and (policy not in (None, "watch") or clip is not None):
-        raise click.UsageError(
-            "--trace always only watches: leave it out to have bad steps refused by --policy or clipped by --clip."
-        )
     if policy == "watch" and clip is not None:
         raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
     if not module and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
+    check_output(output, [] if module else [target])
+    if locate != "off":
+        hash_seed.pin()
     try:
         from stayfinite import launch
     except ModuleNotFoundError as missing:
@@ -103,17 +106,15 @@ def command(
         target=target,
         arguments=arguments,
         module=module,
-        trace=trace,
-        output=output,
+        locate=locate,
+        locate_limit=locate_limit,
+        allow_rerun=allow_rerun,
+        output=output.absolute() if output is not None else None,
         form=form,
-        run_dir=run_dir,
+        run_dir=run_dir.absolute() if run_dir is not None else None,
         max_incidents=max_incidents,
         policy=policy,
         clip=clip,
-        replay_after=replay_after,
-        trace_from_step=trace_from_step,
-        scratch=scratch,
-        stop_after_step=stop_after_step,
     )
     from stayfinite.report.incident import print_report
 

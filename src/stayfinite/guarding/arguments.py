@@ -119,14 +119,22 @@ def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | Non
     return None
 
 
-def new_run_dir() -> Path:
-    """runs/20260131-235959, with a number behind it if that is taken."""
-    stem = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+def new_run_dir(below: Path = Path()) -> Path:
+    """stayfinite-runs/20260131-235959, with a number behind it if that is taken; made now, so that it is nobody else's.
+
+    No training makes folders of that name, so nothing of the user's is in it.
+    """
+    stem = below / "stayfinite-runs" / datetime.now().strftime("%Y%m%d-%H%M%S")
     for candidate in itertools.chain(
         [stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2))
     ):
-        if not candidate.exists():
-            return candidate
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # whoever writes to it says so, and what to do
+            pass
+        return candidate
     raise AssertionError("unreachable")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -39,7 +38,6 @@ class ScriptExplaining(Explaining):
 
     tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
     tell_mended: Callable[[], None]
-    replay_after = 0.0
 
     def file(
         self,
@@ -57,8 +55,8 @@ class ScriptExplaining(Explaining):
         self.tell_mended()
 
     def wants_replay(self, refusal: Refusal) -> bool:
-        """A body that runs twice is seen by the script (counters, prints): only where a second run takes too long."""
-        return time.monotonic() > self.replay_after and super().wants_replay(refusal)
+        """A body that runs twice is seen by the script (counters, prints): a second run locates it instead."""
+        return False
 
 
 class ScriptGuard(Guard):
@@ -160,7 +158,6 @@ class Keeper:
             quiet=True,
         )
         guard.explaining.tell, guard.explaining.tell_mended = self._refused, self._mended
-        guard.explaining.replay_after = self._observers.log.started + self._options.replay_after
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
