@@ -37,11 +37,19 @@ from stayfinite.sandbox import hash_seed
 )
 @click.option(
     "--policy",
-    type=click.Choice(["default", "skip", "stop", "watch"]),
+    type=click.Choice(["skip", "recover", "stop", "watch"]),
     default=None,
-    help="What to do with a bad step. default: refuse it; if they go on, lower the rate, roll back, and stop at 10 "
-    "in a row. skip: refuse, then stop. stop: at the first. watch: let it happen. Loss spikes are refused only if "
-    "a policy is named.",
+    help="What to do with a bad step. skip: refuse it, and stop the run at 10 in a row.  [default]  recover: if they "
+    "go on, lower the learning rate, roll back, and stop at 10. stop: at the first. watch: let it happen. Loss spikes "
+    "are refused only if a policy is named.",
+)
+@click.option(
+    "--fail-under",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.5,
+    show_default=True,
+    metavar="SHARE",
+    help="Exit with 1 if less than this share of the updates was applied.",
 )
 @click.option(
     "--clip",
@@ -68,6 +76,7 @@ def command(
     locate_limit: float,
     allow_rerun: bool,
     policy: str | None,
+    fail_under: float,
     clip: float | None,
     run_dir: Path | None,
     form: str,
@@ -79,7 +88,8 @@ def command(
     """Run TARGET with its ARGUMENTS under guard, and explain what fails in it.
 
     The script is not changed. Its output, exit code and signals stay its own; the report goes to stderr. A step
-    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run.
+    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run, or most
+    updates were refused.
 
     \b
     stayfinite run train.py --epochs 3
@@ -114,6 +124,7 @@ def command(
         run_dir=run_dir.absolute() if run_dir is not None else None,
         max_incidents=max_incidents,
         policy=policy,
+        fail_under=fail_under,
         clip=clip,
     )
     from stayfinite.report.incident import print_report

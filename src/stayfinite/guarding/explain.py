@@ -39,6 +39,13 @@ class Explaining:
         of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
         return self.locates and of_the_step and refusal.first
 
+    may_repeat_in_place = True
+    """May a loop's body run again in this very process where it cannot be done in a sandboxed child?"""
+
+    def may_follow(self, refusal: Refusal) -> bool:
+        """The steps after an unlocated one are followed op by op, unless locating is off."""
+        return self.locates and refusal.refused.trigger in ("loss", "gradient")
+
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:

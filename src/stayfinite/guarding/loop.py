@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,18 +18,23 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Outcome, Refusal, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.explain import Explaining
-from stayfinite.guarding.locate import Replay
+from stayfinite.guarding.locate import Replay, Trace
 from stayfinite.guarding.refusals import Refusals
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.guarding.upkeep import Upkeep
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.policy import RunStopped
+from stayfinite.sandbox.fork import Inside, branch
 from stayfinite.watch.intercept import Marks, gradient_marks, intercept, reached
 from stayfinite.watch.losses import Loss, as_loss
 from stayfinite.watch.risk import calls_closure_once
 
 Batch = TypeVar("Batch")
+_FOLLOWED = 4
+"""How many steps after one that could not be located are followed op by op, at 2.5 to 4 times their cost."""
+_MOST_SECONDS, _LEAST_SECONDS, _TIMES_SLOWER = 600.0, 30.0, 60.0
+"""How long a repeated body may take: followed op by op, on one thread."""
 
 
 class WatchedLoader(Generic[Batch]):
@@ -82,6 +90,10 @@ class WatchedLoop:
         self._refusal: Refusal | None = None
         self._replay: Replay | None = None
         self._replays_update = False
+        self._inside: Inside | None = None  # this process is the child in which a body is repeated
+        self._armed = 0  # how many of the next steps are followed op by op
+        self._trace: Trace | None = None
+        self._evidence: FailedStep | None = None
         self._trained = False  # the body has run a backward pass or an update
         self._decided = False  # the body has asked for an update, and had its answer
         self._between = False  # listen between two bodies, too
@@ -114,20 +126,26 @@ class WatchedLoop:
                     raise
                 refusal, self._refusal = self._refusal, None
                 if refusal is not None:
-                    evidence = None
-                    if self._explaining.wants_replay(refusal):
-                        evidence = yield from self._hand_out_again(refusal)
-                    self._refusals.conclude(refusal, evidence)
+                    evidence = self._evidence
+                    if evidence is None and self._explaining.wants_replay(refusal):
+                        evidence = yield from self._in_a_fork(refusal)
+                    self._conclude(refusal, evidence)
         except GeneratorExit:
             self._abandon()
             raise
+
+    def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
+        """Where nothing was seen of how the step went wrong, the next ones are followed, until one goes wrong again."""
+        self._evidence = None
+        self._armed = _FOLLOWED if evidence is None and self._explaining.may_follow(refusal) else 0
+        self._refusals.conclude(refusal, evidence)
 
     def _conclude_at_once(self) -> None:
         """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             with suppress(RunStopped):
-                self._refusals.conclude(refusal, None)
+                self._conclude(refusal, self._evidence)
 
     def _abandon(self) -> None:
         """The loop was left before the update of its batch: as if that body had not begun."""
@@ -147,11 +165,13 @@ class WatchedLoop:
         """Outside of a loop over batches: an update was made or refused, so what follows belongs to the next step."""
         if self._decision is not None and self._decision.waiting:
             return
+        self._stop_following()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
-            self._refusals.conclude(refusal, None)
+            self._conclude(refusal, self._evidence)
         else:
             self._upkeep.before_step()
+        self._follow_if_armed(None)
 
     def put_back_aftermath(self, optimizers: Sequence[Optimizer] | None = None) -> None:
         """Take back what was done to schedules and averages since their refusals: of these optimizers, or of all."""
@@ -177,6 +197,29 @@ class WatchedLoop:
     def replaying(self) -> bool:
         return self._replay is not None
 
+    def _in_a_fork(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
+        """The body once more in a sandboxed child, so that the run itself sees no batch, line or counter twice."""
+        took = time.perf_counter() - refusal.attempt.window.started
+        child = branch(min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took))
+        if isinstance(child, Inside):
+            self._inside = child
+            found: FailedStep | None = None
+            try:
+                found = yield from self._hand_out_again(refusal)
+            finally:  # also when the body raised, or the loop was left
+                self._give(found)
+        if child.finished:
+            return pickle.loads(base64.b64decode(str(child.value))) if child.value is not None else None
+        if child.status == "declined" and self._explaining.may_repeat_in_place:
+            return (yield from self._hand_out_again(refusal))
+        self._run.telling.note("warning", what=f"the refused step was not replayed: {child.reason}")
+        return None
+
+    def _give(self, found: FailedStep | None) -> NoReturn:
+        """In the child: its work is done."""
+        assert self._inside is not None
+        self._inside.end(base64.b64encode(pickle.dumps(found)).decode() if found is not None else None)
+
     def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
         recovery = self._run.recovery
@@ -201,11 +244,24 @@ class WatchedLoop:
             self._owner.window = None
         self._owner.open_window().batches.append(batch)
         self._batch = batch
+        self._follow_if_armed(batch)
         body.enter_context(self._audit.first_forward())
         self.listening, self._trained, self._decided = True, False, False
 
+    def _follow_if_armed(self, batch: Any) -> None:
+        if self._armed and self._trace is None:
+            self._armed -= 1
+            self._trace = Trace()
+            self._trace.start(batch)
+
+    def _stop_following(self) -> None:
+        if self._trace is not None:
+            self._trace.stop()
+            self._trace = None
+
     def _leave(self) -> None:
         self._finish_decision()
+        self._stop_following()
         self.listening = self._between
         if not self._trained:
             self._refusals.mend_buffers()
@@ -244,8 +300,9 @@ class WatchedLoop:
 
     def saw_backward(self, roots: Sequence[Tensor], before: Marks | None) -> None:
         """A backward pass is over. One that reached none of our parameters is another model's."""
-        if self._replay is not None:
-            self._replay.saw_loss(roots[0])
+        followed = self._replay or self._trace
+        if followed is not None:
+            followed.saw_loss(roots[0])
         if not self.listening or before is None:
             return
         optimizers = reached(self._run.state.optimizers, before)
@@ -291,6 +348,10 @@ class WatchedLoop:
             return self._step_in_replay(optimizer, step, closure)
         if not self.listening or (closure is None and not _has_gradients(optimizer)):
             return step()
+        if self._trace is not None and closure is None:
+            trace = self._trace
+            with trace.only_looking():
+                return self._decide(optimizer, trace.followed(step))
         value: Any = None
         if closure is not None and calls_closure_once(optimizer):
             with torch.enable_grad():
@@ -306,11 +367,19 @@ class WatchedLoop:
         """The body calls scaler.step(optimizer): it looks at the gradients once more, which the guard has done."""
         if self._replay is not None:
             self._run.recovery.scaling.unscale([optimizer])
+            self._end_child_if_seen()
             return None
         if not self.listening:
             return step()
         self._decide(optimizer, step)
         return None
+
+    def _end_child_if_seen(self) -> None:
+        """In the child, nothing more of the body is of interest once the failure was seen again."""
+        if self._inside is not None and self._replay is not None:
+            found = self._replay.evidence()
+            if found is not None:
+                self._give(found)
 
     def _step_in_replay(self, optimizer: Optimizer, step: Callable[..., Any], closure: Any) -> Any:
         assert self._replay is not None
@@ -320,6 +389,7 @@ class WatchedLoop:
                 value = closure()
         if self._replays_update:
             self._replay.try_update(step if value is None else lambda: step(lambda: value))
+        self._end_child_if_seen()
         return value
 
     # -- one loss, one decision
@@ -410,6 +480,8 @@ class WatchedLoop:
         """Refuse, as `Guard.step` does; scaler, scheduler and averages are the body's own to advance."""
         if self._refusals.is_back_off(outcome):
             return self._refusals.back_off(outcome)
+        if self._trace is not None:
+            self._evidence = self._trace.evidence()
         refused = self._refusals.undo(outcome)
         refusal = self._refusals.answer(refused, outcome)
         earlier, self._refusal = self._refusal, refusal  # it is looked into when the body has ended

@@ -56,7 +56,7 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
     finish(outcome)
     if outcome.interrupted:
         _die_of_interrupt()
-    return outcome.exit_code
+    return outcome.exit_code or int(session.most_refused)
 
 
 def _conclude(

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guard import Guard, StepResult
-from stayfinite.guarding.attempt import Attempt, Refusal
+from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.hooks import listen
@@ -54,9 +54,8 @@ class ScriptExplaining(Explaining):
         super().mended()
         self.tell_mended()
 
-    def wants_replay(self, refusal: Refusal) -> bool:
-        """A body that runs twice is seen by the script (counters, prints): a second run locates it instead."""
-        return False
+    may_repeat_in_place = False
+    """The script would see it (counters, prints): a second run of it in a sandbox locates the failure instead."""
 
 
 class ScriptGuard(Guard):
@@ -156,6 +155,7 @@ class Keeper:
             policy=self._policy,
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
+            locate=self._options.locate != "off",
         )
         guard.explaining.tell, guard.explaining.tell_mended = self._refused, self._mended
         self._guard, self._loop = guard, guard.loop

@@ -21,6 +21,7 @@ class Options:
     run_dir: Path | None = None
     max_incidents: int = 10
     policy: str | None = None
+    fail_under: float = 0.5  # share of updates that must be applied for an exit code of 0
     clip: float | None = None
     traced: bool = False  # in a second run: follow every op, refuse nothing
     trace_from_step: int | None = None  # in a second run: trace from here on

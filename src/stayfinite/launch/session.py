@@ -51,7 +51,11 @@ class Session:
         options = self.options
         if options.policy == "watch" or options.traced:
             return None
-        policy = Policy.named(options.policy or "default")
+        policy = Policy.named("default" if options.policy == "recover" else options.policy or "skip")
+        if options.policy != "recover":
+            policy = replace(
+                policy, max_rollbacks=0
+            )  # learning rate and order of the data are the script's own
         if options.policy is None:
             policy = replace(
                 policy, spikes="ignore"
@@ -120,6 +124,13 @@ class Session:
             if self.keeper is not None and incident.step in self.keeper.actions:
                 incident.action = self.keeper.actions[incident.step]
         self.folder.close(keep=self.keeper is not None and self.keeper.refused > 0)
+
+    @property
+    def most_refused(self) -> bool:
+        """Fewer updates were applied than an exit code of 0 allows."""
+        counts = self.keeper.counts if self.keeper is not None else None
+        asked = counts.applied + counts.skipped if counts is not None else 0
+        return counts is not None and asked > 0 and counts.applied < self.options.fail_under * asked
 
     def failures(self) -> list[Suspicion]:
         return self.watch.suspicions.failures(trained=self.log.optimizer_steps > 0)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from stayfinite.findings import Json
 from stayfinite.sandbox import descriptors, landlock, memory, namespaces, support, syscalls
@@ -69,16 +69,56 @@ def forked(fn: Callable[[], Json], seconds: float, kind: Kind | None = None) -> 
     Where one of these cannot be kept it declines, with a sentence. Inside, a folder that was there before cannot be
     renamed by `os.rename` (EXDEV; `shutil.move` works). `kind` is for tests.
     """
+    result = _branch(fn, seconds, kind)
+    assert isinstance(result, ForkResult), "with a function to call, nobody goes on inside"
+    return result
+
+
+class Inside:
+    """This process is the sandboxed child, and goes on where its parent waits. `end` is its only way out."""
+
+    def __init__(self, writing: int) -> None:
+        self._writing = writing
+
+    def end(self, value: Json) -> NoReturn:
+        """Give the value to the parent; nothing of this process's own exit runs."""
+        try:
+            _say(self._writing, "finished", value=value)
+        finally:
+            os._exit(0)
+
+
+def branch(seconds: float) -> Inside | ForkResult:
+    """Return twice: in a sandboxed child as `Inside`, and here, when that has ended, with what it gave.
+
+    For work that cannot be put into a function, because it is the caller's caller that does it. The promises are
+    those of `forked`.
+    """
+    return _branch(None, seconds, None)
+
+
+def _branch(fn: Callable[[], Json] | None, seconds: float, kind: Kind | None) -> Inside | ForkResult:
     reason = obstacle(kind)
     if reason is not None:
         return ForkResult("declined", reason=reason)
     kind = kind or support.sandbox().kind
     scratch = tempfile.mkdtemp(prefix="stayfinite-") if kind == "landlock" else None
+    outside = os.getpid()
     try:
         return _Fork(fn, seconds, kind, scratch).result()
+    except _GoOn as inside:
+        return Inside(inside.writing)
     finally:
-        if scratch is not None:
+        if scratch is not None and os.getpid() == outside:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _GoOn(BaseException):
+    """The child is furnished and leaves the code that furnished it."""
+
+    def __init__(self, writing: int) -> None:
+        super().__init__()
+        self.writing = writing
 
 
 def _accelerator() -> str | None:
@@ -96,7 +136,9 @@ def _accelerator() -> str | None:
 class _Fork:
     """The present process outside, a guard between, the child that works inside."""
 
-    def __init__(self, fn: Callable[[], Json], seconds: float, kind: Kind, scratch: str | None) -> None:
+    def __init__(
+        self, fn: Callable[[], Json] | None, seconds: float, kind: Kind, scratch: str | None
+    ) -> None:
         self._fn, self._seconds, self._kind, self._scratch = fn, seconds, kind, scratch
         self._random = random.getstate()  # python seeds anew in a forked child
 
@@ -168,6 +210,8 @@ class _Fork:
             os.environ["TMPDIR"] = tempfile.tempdir = self._scratch
             landlock.restrict([Path(self._scratch)])
         random.setstate(self._random)
+        if self._fn is None:
+            raise _GoOn(writing)
         try:
             value = self._fn()
             json.dumps(value)
@@ -180,13 +224,18 @@ class _Fork:
 
     def _end_with(self, work: Callable[[], None], writing: int) -> None:
         """Whatever happens, the child ends here, and nothing of its parent's exit runs in it."""
+        goes_on = False
         try:
             work()
+        except _GoOn:
+            goes_on = True
+            raise
         except BaseException as error:  # noqa: BLE001 - see above
             with suppress(OSError):
                 _say(writing, "declined", reason=f"the sandbox could not be entered: {error}")
         finally:
-            os._exit(0)
+            if not goes_on:
+                os._exit(0)
 
 
 def _fork() -> int:
