@@ -88,8 +88,8 @@ def command(
     """Run TARGET with its ARGUMENTS under guard, and explain what fails in it.
 
     The script is not changed. Its output, exit code and signals stay its own; the report goes to stderr. A step
-    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run, or most
-    updates were refused.
+    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run,
+    or most updates were refused.
 
     \b
     stayfinite run train.py --epochs 3
