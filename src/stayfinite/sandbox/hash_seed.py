@@ -18,7 +18,8 @@ def pin() -> None:
         _seed = os.environ.pop(_OURS)
         os.environ.pop(_PYTHONS, None)
         return
-    if _PYTHONS in os.environ or not sys.flags.hash_randomization or not _is_command():
+    chosen = _PYTHONS in os.environ or not sys.flags.hash_randomization
+    if chosen or not _is_command() or os.environ.get("WORLD_SIZE", "1") != "1":
         return
     seed = str(secrets.randbelow(2**32))
     os.execve(sys.executable, sys.orig_argv, {**os.environ, _OURS: seed, _PYTHONS: seed})
