@@ -7,7 +7,6 @@ and times of the folders in question, made at the beginning and again at the end
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
@@ -263,6 +262,10 @@ def _below(path: str, places: Iterable[str], *, itself: bool = False) -> bool:
 
 def _clone(source: str, target: str) -> bool:
     """The same content without copying it, where the file system can."""
+    try:
+        import fcntl  # not on every system
+    except ModuleNotFoundError:
+        return False
     try:
         with Path(source).open("rb") as old, Path(target).open("wb") as new:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())

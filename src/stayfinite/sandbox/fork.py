@@ -76,6 +76,8 @@ def forked(fn: Callable[[], Json], seconds: float, kind: Kind | None = None) -> 
     scratch = tempfile.mkdtemp(prefix="stayfinite-") if kind == "landlock" else None
     try:
         return _Fork(fn, seconds, kind, scratch).result()
+    except OSError as error:  # no more processes, or the numbers of users were refused
+        return ForkResult("declined", reason=f"the sandbox could not be made: {error.strerror or error}")
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -38,4 +38,4 @@ def _is_command() -> bool:
     """This process was started as `stayfinite run`, and is not a program that calls it."""
     name = Path(sys.argv[0])
     ours = name.stem == "stayfinite" or (name.name == "__main__.py" and name.parent.name == "stayfinite")
-    return ours and sys.argv[1:2] == ["run"] and bool(sys.executable)
+    return ours and sys.argv[1:2] == ["run"] and bool(sys.executable) and os.name == "posix"

@@ -7,16 +7,20 @@ from outside: `Door` is the outside, `furnish` and `lock` are called inside.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from stayfinite.sandbox import seccomp, syscalls
 from stayfinite.sandbox.mounts import View, room_in_memory, visible_mounts
+
+if sys.platform != "win32":  # elsewhere nothing here is ever called
+    import fcntl
+
 
 _ALL = (
     syscalls.CLONE_NEWUSER
