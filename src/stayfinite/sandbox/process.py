@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,8 +72,10 @@ def run(
     begun = time.monotonic()
     if platform.system() != "Linux":
         return _run_elsewhere(command, kind, seconds, environment, folder)
-    with tempfile.TemporaryDirectory(prefix="stayfinite-") as own:
-        shared = exchange or Path(own)
+    own = Path(os.path.realpath(tempfile.mkdtemp(prefix="stayfinite-")))
+    try:
+        (own / "scratch").mkdir()
+        (own / "exchange").mkdir()
         reading, writing = os.pipe()
         told, telling = os.pipe()
         spec = {
@@ -80,7 +83,8 @@ def run(
             "kind": kind,
             "environment": dict(os.environ if environment is None else environment),
             "folder": folder or os.getcwd(),  # noqa: PTH109 - as it is spelled, whatever links are in it
-            "exchange": str(shared),
+            "exchange": os.path.realpath(exchange or own / "exchange"),
+            "scratch": str(own / "scratch"),
             "past": (past or Past()).to_json(),
         }
         helper = [sys.executable, "-I", "-S", "-c", _LAUNCHER, _source_folder(), str(told), str(writing)]
@@ -101,7 +105,20 @@ def run(
         finally:
             os.close(reading)
             _end(child)
+    finally:
+        remove_scratch(own)
     return _result(said, time.monotonic() - begun)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove it; an overlay leaves folders in it that nobody may enter."""
+    for path, _, _ in os.walk(folder):
+        with suppress(OSError):
+            Path(path).chmod(0o700)
+            for name in Path(path).iterdir():
+                if name.is_dir() and not name.is_symlink():
+                    name.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_elsewhere(
