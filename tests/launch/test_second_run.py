@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from stayfinite.launch import second_run
+from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.file_changes import FileChanges
+from stayfinite.launch.options import Options
 from stayfinite.sandbox import support
+from stayfinite.sandbox.process import ProcessResult
 
 FAILING = """
     import os, sys, time
@@ -107,24 +111,43 @@ def test_without_a_sandbox_there_is_none_unless_allowed(tmp_path: Path) -> None:
     assert (tmp_path / "runs.txt").read_text() == "xxx" and "writes and sends again" in said
 
 
-def test_it_has_an_end(tmp_path: Path, sandbox: None) -> None:
-    before = "if os.getpid() < 50 or os.path.exists('ran'): time.sleep(600)\nopen('ran', 'w')"
+def test_ctrl_c_ends_the_second_run_and_the_report_comes_all_the_same(tmp_path: Path, sandbox: None) -> None:
     if support.sandbox().kind != "namespaces":
         pytest.skip("tells the two runs apart by their numbers")
-    incident, said = run(tmp_path, before, "--locate-limit", "4")
-    assert incident["not_located"] == "the second run timed out after 4 s" and incident["reproduced"] is None
-    assert "for at most 4 s" in said
-    process = start(tmp_path, before.replace("600", "7788"), "--locate-limit", "300")
+    process = start(tmp_path, "if os.getpid() < 50: time.sleep(600)")
     assert process.stderr is not None
-    (tmp_path / "ran").unlink()
-    while "running the script again" not in process.stderr.readline():
-        pass
+    while "running the script again" not in (line := process.stderr.readline()):
+        assert line, "it ended"
     time.sleep(1)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert "the second run was interrupted" in said
+    assert "not located: the second run was interrupted" in said
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in found
+
+
+def test_how_a_second_run_ended_is_a_sentence() -> None:
+    failure = second_run.Failure(step=7, seconds=3.0)
+
+    def reason(done: ProcessResult, told: dict[str, Any], reached: bool = False) -> str:
+        return second_run._reason(done, told, failure, 600.0, reached)
+
+    finished = ProcessResult("finished", exit_code=1)
+    assert reason(ProcessResult("timed out"), {}) == "the second run timed out after 600 s"
+    assert reason(ProcessResult("died", signal=9), {}) == "the second run was ended by SIGKILL"
+    error = {"step": 3, "error": "FileNotFoundError at train.py:12: no such file"}
+    assert (
+        reason(finished, error) == "the second run ended with FileNotFoundError at train.py:12: no such file"
+    )
+    assert reason(finished, {"step": 3, "error": None}).endswith(
+        "ended at step 3, before the failing one (7)"
+    )
+    assert reason(ProcessResult("not started", reason="no room"), {}).endswith(
+        "could not be started: no room"
+    )
+    late = second_run.Failure(step=7, seconds=3600.0)
+    told = second_run.obstacle(Options("train.py"), Beginning(), late)
+    assert told == "it came 60 min after the start, and a second run may take 10 min (--locate-limit)"
 
 
 def test_what_happens_to_files_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
