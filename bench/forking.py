@@ -11,6 +11,7 @@ import json
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,6 +66,9 @@ def _fork(work: Callable[[], int], folder: Path) -> int:
         try:
             os.chdir(folder)
             code = work()
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

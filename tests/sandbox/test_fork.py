@@ -5,11 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -23,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from stayfinite.sandbox import fork, support
 from stayfinite.sandbox.fork import forked
-from stayfinite.sandbox.process import Kind
+from stayfinite.sandbox.process import Kind, remove_scratch
 
 KINDS: list[Kind] = ["namespaces", "landlock"]
 
@@ -337,3 +339,31 @@ def test_it_declines_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     done = forked(lambda: 1, 5)
     assert done.status == "declined" and done.reason == "STAYFINITE_SANDBOX=none was set"
     assert fork.obstacle() == done.reason
+
+
+def test_layers_on_disk_do_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: Kind) -> None:
+    """Before Linux 6.6 a file system in memory cannot hold what an overlay writes."""
+    from stayfinite.sandbox import namespaces as rooms
+
+    monkeypatch.setattr(rooms, "takes_attributes", lambda folder: False)
+    (tmp_path / "results/old").mkdir(parents=True)
+    (tmp_path / "results/old/model").write_text("precious")
+    made: list[Path] = []
+    monkeypatch.setattr(fork, "remove_scratch", lambda folder: made.append(folder))
+
+    def work() -> list[str]:
+        shutil.rmtree(tmp_path / "results")
+        (tmp_path / "results/new").mkdir(parents=True)
+        (tmp_path / "results/new/model").write_text("new")
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "x").write_text("x")
+        return sorted(path.name for path in (tmp_path / "results").rglob("*"))
+
+    done = forked(work, 60)
+    assert done.value == ["model", "new"], done
+    assert (tmp_path / "results/old/model").read_text() == "precious"
+    assert not (tmp_path / "results/new").exists()
+    (scratch,) = made
+    assert any(scratch.iterdir())
+    remove_scratch(scratch)
+    assert not scratch.exists()

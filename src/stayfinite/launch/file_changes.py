@@ -7,7 +7,6 @@ and times of the folders in question, made at the beginning and again at the end
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
@@ -49,7 +48,10 @@ class FileChanges:
         self._too_large: dict[str, str] = {}
         self._listed: dict[str, Signature] = {}
         self._roots: list[str] = []
-        self.reached: list[str] = []  # what Landlock could not have prevented
+        self._moved: set[str] = set()  # folders that were there before and got another name
+        self._trouble: set[str] = set()
+        self.sockets: list[str] = []  # of others, by their paths: Landlock does not keep a script from them
+        self.sends_signals = False  # nor, before its ABI 6, from signals
         self._handlers: dict[str, Callable[..., None]] = {
             "open": self._opening,
             "os.remove": self._removing,
@@ -61,6 +63,7 @@ class FileChanges:
             "os.link": self._linking,
             "shutil.rmtree": self._removing_tree,
             "sqlite3.connect": self._connecting_database,
+            "socket.bind": self._binding,
             "socket.connect": self._connecting,
             "os.kill": self._signalling,
         }
@@ -89,7 +92,13 @@ class FileChanges:
         complete = len(self._listed) < _MOST_LISTED
         missing = self.missing | (appeared - set(self.earlier) if complete else set())
         missing = {path for path in missing if not _below(path, missing)}
-        changed = [one for one in self.earlier.values() if self._is_changed(one.path)]
+        anew = {path for path in self._moved if not any(_below(other, (path,)) for other in self._too_large)}
+        changed = [
+            one
+            for one in self.earlier.values()
+            if self._is_changed(one.path) or _below(one.path, anew, itself=True)
+        ]
+        missing |= anew  # an overlay cannot rename a folder that it did not make: it makes it anew
         unlike = {path: what for path, what in self._too_large.items() if self._is_changed(path)}
         ours = _signatures_of_output()
         for path, before in self._listed.items():
@@ -105,7 +114,8 @@ class FileChanges:
                 unlike[path] = "removed"
             elif after != before and not stat.S_ISDIR(os.lstat(path).st_mode):
                 unlike[path] = "changed"
-        return Past(sorted(missing), changed), [f"{path} ({what})" for path, what in sorted(unlike.items())]
+        differing = [f"{path} ({what})" for path, what in sorted(unlike.items())]
+        return Past(sorted(missing), changed), [*differing, *sorted(self._trouble)]
 
     # -- what python tells
 
@@ -118,8 +128,8 @@ class FileChanges:
         try:
             with self._working():
                 handler(*args)
-        except Exception:  # noqa: BLE001, S110 - an error here would become one of the script
-            pass
+        except Exception as error:  # noqa: BLE001 - an error here would become one of the script
+            self._trouble.add(f"a change of files was not noted ({type(error).__name__}: {error})")
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -147,7 +157,10 @@ class FileChanges:
         self._before(_place(path, -1 if dir_fd is None else dir_fd))
 
     def _renaming(self, source: Any, target: Any, source_fd: int = -1, target_fd: int = -1) -> None:
-        self._before(_place(source, source_fd))
+        place = _place(source, source_fd)
+        self._before(place)
+        if place in self.earlier and self.earlier[place].kind == "folder":
+            self._moved.add(place)
         self._before(_place(target, target_fd))
 
     def _making(self, path: Any, mode: int, dir_fd: int = -1) -> None:
@@ -167,14 +180,18 @@ class FileChanges:
             for ending in ("", "-journal", "-wal", "-shm"):
                 self._before(place + ending)
 
+    def _binding(self, socket: Any, address: Any) -> None:
+        if _is_path_of_socket(address):
+            self._before(_place(address, -1))
+
     def _connecting(self, socket: Any, address: Any) -> None:
-        if isinstance(address, (str, bytes)) and os.fsdecode(address)[:1] not in ("", "\0"):
-            place = os.path.realpath(os.fsdecode(address))
-            if not _below(place, self.missing) and "/pymp-" not in place:
-                self.reached.append(f"it talks to a socket at {place}")
+        if _is_path_of_socket(address) and not _below(
+            place := _place(address, -1), self.missing, itself=True
+        ):
+            self.sockets.append(place)
 
     def _signalling(self, process: int, number: int) -> None:
-        self.reached.append(f"it sends signals to other processes ({process})")
+        self.sends_signals = True
 
     # -- what was there
 
@@ -218,6 +235,10 @@ class FileChanges:
         return _signature(path) != self._signatures.get(path)
 
 
+def _is_path_of_socket(address: Any) -> bool:
+    return isinstance(address, (str, bytes)) and os.fsdecode(address)[:1] not in ("", "\0")
+
+
 def _place(path: Any, dir_fd: int) -> str:
     """Where a name leads, links on the way followed but not the last one."""
     name = os.fsdecode(path)
@@ -241,6 +262,10 @@ def _below(path: str, places: Iterable[str], *, itself: bool = False) -> bool:
 
 def _clone(source: str, target: str) -> bool:
     """The same content without copying it, where the file system can."""
+    try:
+        import fcntl  # not on every system
+    except ModuleNotFoundError:
+        return False
     try:
         with Path(source).open("rb") as old, Path(target).open("wb") as new:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())

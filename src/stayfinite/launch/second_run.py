@@ -19,7 +19,7 @@ from stayfinite.findings import Incident
 from stayfinite.launch import beginning as beginnings
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
-from stayfinite.sandbox import process, support
+from stayfinite.sandbox import landlock, process, support
 from stayfinite.sandbox.hash_seed import with_seed
 from stayfinite.sandbox.process import Kind, ProcessResult
 
@@ -67,10 +67,20 @@ def obstacle(options: Options, beginning: Beginning, failure: Failure) -> str | 
     found = support.sandbox()
     if found.kind == "none":
         return f"that takes a second run, and there is no sandbox for it ({found.reason}); {ask}"
-    if found.kind == "landlock" and beginning.files.reached:
-        return f"that takes a second run, and Landlock cannot keep it harmless: {beginning.files.reached[0]}; {ask}"
+    harm = _beyond_landlock(beginning) if found.kind == "landlock" else None
+    if harm is not None:
+        return f"that takes a second run, and Landlock cannot keep it harmless: {harm}; {ask}"
     if not _room_on_accelerator():
         return f"that takes a second run, and there is no room for it on the accelerator; {ask}"
+    return None
+
+
+def _beyond_landlock(beginning: Beginning) -> str | None:
+    """What the script does that Landlock does not prevent."""
+    if beginning.files.sockets:
+        return f"the script talks to a socket at {beginning.files.sockets[0]}"
+    if beginning.files.sends_signals and landlock.abi() < landlock.SIGNALS_FROM:
+        return "the script sends signals to other processes"
     return None
 
 

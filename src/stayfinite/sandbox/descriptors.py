@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
+import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+if sys.platform != "win32":  # elsewhere nothing here is ever called
+    import fcntl
+
 
 _MOST_COPIED = 256 << 20
 _HARMLESS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")

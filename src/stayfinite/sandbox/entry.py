@@ -77,7 +77,7 @@ class Helper:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
             os.chdir(self._spec["folder"])
-            problems = namespaces.furnish(self._exchange)
+            problems = namespaces.furnish(Path(self._spec["scratch"]), exchange=self._exchange)
             failed = Past.from_json(self._spec["past"]).put_in_place()
         except OSError as error:
             self._tell(failed=f"{error.strerror or error}")

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import select
-import shutil
 import signal
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any, Literal, NoReturn
 
 from stayfinite.findings import Json
 from stayfinite.sandbox import descriptors, landlock, memory, namespaces, support, syscalls
-from stayfinite.sandbox.process import Kind
+from stayfinite.sandbox.process import Kind, remove_scratch
 
 Status = Literal["finished", "raised", "timed out", "died", "declined"]
 
@@ -102,15 +101,17 @@ def _branch(fn: Callable[[], Json] | None, seconds: float, kind: Kind | None) ->
     if reason is not None:
         return ForkResult("declined", reason=reason)
     kind = kind or support.sandbox().kind
-    scratch = tempfile.mkdtemp(prefix="stayfinite-") if kind == "landlock" else None
+    scratch = os.path.realpath(tempfile.mkdtemp(prefix="stayfinite-"))
     outside = os.getpid()
     try:
         return _Fork(fn, seconds, kind, scratch).result()
     except _GoOn as inside:
         return Inside(inside.writing)
+    except OSError as error:  # no more processes, or the numbers of users were refused
+        return ForkResult("declined", reason=f"the sandbox could not be made: {error.strerror or error}")
     finally:
-        if scratch is not None and os.getpid() == outside:
-            shutil.rmtree(scratch, ignore_errors=True)
+        if os.getpid() == outside:
+            remove_scratch(Path(scratch))
 
 
 class _GoOn(BaseException):
@@ -136,9 +137,7 @@ def _accelerator() -> str | None:
 class _Fork:
     """The present process outside, a guard between, the child that works inside."""
 
-    def __init__(
-        self, fn: Callable[[], Json] | None, seconds: float, kind: Kind, scratch: str | None
-    ) -> None:
+    def __init__(self, fn: Callable[[], Json] | None, seconds: float, kind: Kind, scratch: str) -> None:
         self._fn, self._seconds, self._kind, self._scratch = fn, seconds, kind, scratch
         self._random = random.getstate()  # python seeds anew in a forked child
 
@@ -201,12 +200,11 @@ class _Fork:
         inherited = descriptors.inherited(keep=(writing,))
         memory.separate()
         if self._kind == "namespaces":
-            namespaces.furnish()
+            namespaces.furnish(Path(self._scratch))
         descriptors.replace_all(inherited, copy_on_write=self._kind == "namespaces")
         if self._kind == "namespaces":
             namespaces.lock()
         else:
-            assert self._scratch is not None
             os.environ["TMPDIR"] = tempfile.tempdir = self._scratch
             landlock.restrict([Path(self._scratch)])
         random.setstate(self._random)

@@ -18,7 +18,8 @@ def pin() -> None:
         _seed = os.environ.pop(_OURS)
         os.environ.pop(_PYTHONS, None)
         return
-    if _PYTHONS in os.environ or not sys.flags.hash_randomization or not _is_command():
+    chosen = _PYTHONS in os.environ or not sys.flags.hash_randomization
+    if chosen or not _is_command() or os.environ.get("WORLD_SIZE", "1") != "1":
         return
     seed = str(secrets.randbelow(2**32))
     os.execve(sys.executable, sys.orig_argv, {**os.environ, _OURS: seed, _PYTHONS: seed})
@@ -37,4 +38,4 @@ def _is_command() -> bool:
     """This process was started as `stayfinite run`, and is not a program that calls it."""
     name = Path(sys.argv[0])
     ours = name.stem == "stayfinite" or (name.name == "__main__.py" and name.parent.name == "stayfinite")
-    return ours and sys.argv[1:2] == ["run"] and bool(sys.executable)
+    return ours and sys.argv[1:2] == ["run"] and bool(sys.executable) and os.name == "posix"

@@ -77,10 +77,11 @@ def _mount_number(place: str) -> int | None:
 class View:
     """The new root while it is made. `problems` are places that could only be made read-only."""
 
-    base: Path  # a file system of our own: root/ is the new root, layers/ what is written
+    base: Path  # a file system of our own: root/ is the new root
+    layers: Path  # where what is written goes
     mounts: dict[str, Mount]
     problems: list[str] = field(default_factory=list)
-    _layers: int = 0
+    _made: int = 0
     _copied: int = 0
 
     @property
@@ -107,6 +108,8 @@ class View:
             self._bound_read_only(place, recursive=True)
         elif mount is not None and (mount.kind in _LEFT_OUT or mount.kind.startswith("cgroup")):
             self.inside(place).mkdir(exist_ok=True)  # empty: nothing a training needs
+        elif place == str(self.layers):
+            self.inside(place).mkdir(exist_ok=True)  # an overlay cannot lie above its own layers
         elif self._holds_mounts(place):
             self._entries(place)
         else:
@@ -114,7 +117,8 @@ class View:
 
     def _holds_mounts(self, place: str) -> bool:
         below = "/" if place == "/" else place + "/"
-        return any(other.startswith(below) and other != place for other in self.mounts)
+        places = (*self.mounts, str(self.layers))
+        return any(other.startswith(below) and other != place for other in places)
 
     def _entries(self, place: str) -> None:
         """A folder with mounts inside, made anew with everything in it."""
@@ -189,8 +193,8 @@ class View:
             syscalls.make_read_only(inside, recursive=False)
 
     def _new_layers(self) -> tuple[Path, Path]:
-        self._layers += 1
-        upper, work = self.base / "layers" / f"{self._layers}u", self.base / "layers" / f"{self._layers}w"
+        self._made += 1
+        upper, work = self.layers / f"{self._made}u", self.layers / f"{self._made}w"
         upper.mkdir(parents=True)
         work.mkdir()
         return upper, work

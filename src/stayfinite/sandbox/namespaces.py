@@ -7,16 +7,19 @@ from outside: `Door` is the outside, `furnish` and `lock` are called inside.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
-import tempfile
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from stayfinite.sandbox import seccomp, syscalls
 from stayfinite.sandbox.mounts import View, room_in_memory, visible_mounts
+
+if sys.platform != "win32":  # elsewhere nothing here is ever called
+    import fcntl
+
 
 _ALL = (
     syscalls.CLONE_NEWUSER
@@ -82,20 +85,25 @@ def _same_numbers(present: str) -> str:
     return "".join(f"{first} {first} {count}\n" for first, _, count in rows)
 
 
-def furnish(exchange: Path | None = None) -> list[str]:
+def furnish(scratch: Path, *, exchange: Path | None = None) -> list[str]:
     """In the first process of the new namespaces: mounts and loopback. Gives places that are only read-only.
 
-    What is written below `exchange` is the one thing that is seen outside.
-    Afterwards the process lives in the copy: same paths, same working directory.
+    Afterwards the process lives in the copy: same paths, same working directory. What is written below `exchange` is
+    the one thing that is seen outside. `scratch` is an empty folder, used where memory cannot hold the copy.
     """
     here = os.getcwd()  # noqa: PTH109 - as it is spelled, whatever links are in it
     mounts = visible_mounts()
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     # Somewhere to hang a file system of our own: a folder that is made anew in any case.
-    base = "/dev/pts" if Path("/dev/pts").is_dir() else tempfile.mkdtemp(prefix="stayfinite-")
+    base = Path("/dev/pts") if Path("/dev/pts").is_dir() else scratch
     size = f"size={room_in_memory()},mode=755"
     syscalls.mount("stayfinite", base, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, size)
-    view = View(Path(base), mounts)
+    layers = base / "layers"
+    if not takes_attributes(base) and base != scratch:
+        layers = (
+            scratch  # before Linux 6.6: an overlay on memory could not make a folder again that it removed
+        )
+    view = View(base, layers, mounts)
     view.make()
     if exchange is not None:
         syscalls.mount(str(exchange), view.inside(str(exchange)), None, syscalls.MS_BIND)
@@ -103,6 +111,15 @@ def furnish(exchange: Path | None = None) -> list[str]:
     raise_loopback()
     os.chdir(here)
     return view.problems
+
+
+def takes_attributes(folder: Path) -> bool:
+    """Whether this file system keeps what an overlay of an ordinary user has to note."""
+    try:
+        os.setxattr(folder, "user.overlay.try", b"y")
+    except OSError:
+        return False
+    return True
 
 
 def raise_loopback() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,8 +70,12 @@ def run(
     all: everything that the command does is done.
     """
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="stayfinite-") as own:
-        shared = exchange or Path(own)
+    if platform.system() != "Linux":
+        return _run_elsewhere(command, kind, seconds, environment, folder)
+    own = Path(os.path.realpath(tempfile.mkdtemp(prefix="stayfinite-")))
+    try:
+        (own / "scratch").mkdir()
+        (own / "exchange").mkdir()
         reading, writing = os.pipe()
         told, telling = os.pipe()
         spec = {
@@ -77,7 +83,8 @@ def run(
             "kind": kind,
             "environment": dict(os.environ if environment is None else environment),
             "folder": folder or os.getcwd(),  # noqa: PTH109 - as it is spelled, whatever links are in it
-            "exchange": str(shared),
+            "exchange": os.path.realpath(exchange or own / "exchange"),
+            "scratch": str(own / "scratch"),
             "past": (past or Past()).to_json(),
         }
         helper = [sys.executable, "-I", "-S", "-c", _LAUNCHER, _source_folder(), str(told), str(writing)]
@@ -98,7 +105,49 @@ def run(
         finally:
             os.close(reading)
             _end(child)
+    finally:
+        remove_scratch(own)
     return _result(said, time.monotonic() - begun)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove it; an overlay leaves folders in it that nobody may enter."""
+    for path, _, _ in os.walk(folder):
+        with suppress(OSError):
+            Path(path).chmod(0o700)
+            for name in Path(path).iterdir():
+                if name.is_dir() and not name.is_symlink():
+                    name.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_elsewhere(
+    command: Sequence[str],
+    kind: Kind,
+    seconds: float,
+    environment: Mapping[str, str] | None,
+    folder: str | None,
+) -> ProcessResult:
+    """Where there is no sandbox: the command itself, if that is what was asked for."""
+    if kind != "none":
+        return ProcessResult("not started", reason=f"there are no {kind} on this system")
+    begun, quiet = time.monotonic(), subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ProcessResult("timed out", seconds=seconds)
+    except OSError as error:
+        return ProcessResult("not started", reason=f"{command[0]}: {error.strerror}")
+    return _result({"code": done.returncode}, time.monotonic() - begun)
 
 
 def _source_folder() -> str:
