@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from trials.tables import SIMPLER, Spec, draw, fitted
-from trials.training import differences
+from trials.trial import differences
 
 SHOWN = 4
 """Differences named in a line."""

@@ -272,6 +272,7 @@ def fitted(spec: Spec) -> Spec:
         (lambda s: s.way == "watch" and s.fault in (*LEFT, *CONTINUE), {"resume": None}),
         (lambda s: s.fault == "bad moment" or s.model == "registers", {"resume": None}),
         (lambda s: s.resume is not None and s.resume >= s.updates, {"resume": 1}),
+        (lambda s: s.way == "watch" and s.resume_at == "between", {"resume_at": "end"}),
         (lambda s: s.way == "step" or s.resume is None, {"resume_at": "between"}),
         (lambda s: s.fault == "none", {"at": 1, "micro": 0, "turn": 0}),
     ):

@@ -1,14 +1,10 @@
-"""One trial: the same small training, unguarded without the bad batch and guarded with it; what differs at the end."""
+"""The small training of a trial: its parts, what goes wrong in it, and the loop body as a user would write it."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import random
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,21 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from trials.bits import bits, differing, finite
-from trials.tables import (
-    AVERAGES,
-    CONTINUE,
-    DATA_FAULTS,
-    GRADIENT_FAULTS,
-    LEFT,
-    MODELS,
-    OPTIMIZERS,
-    SCHEDULES,
-    Criterion,
-    Spec,
-    batch,
-    spoil,
-)
+from trials import tables
+from trials.bits import bits
+from trials.tables import CONTINUE, DATA_FAULTS, GRADIENT_FAULTS, LEFT, Criterion, Spec
 
 from stayfinite import Guard, Policy
 
@@ -71,7 +55,7 @@ class Training:
     def __init__(self, spec: Spec, seed: int, *, guarded: bool) -> None:
         seed_all(seed)
         self.spec, self.lbfgs, self.armed, self.guarded = spec, spec.optimizer == "lbfgs", False, guarded
-        self.models = MODELS[spec.model]()
+        self.models = tables.MODELS[spec.model]()
         if spec.model == "gan":
             g, c = self.models
             weigh = Criterion()
@@ -83,12 +67,10 @@ class Training:
             net = self.models[0]
             weigh = self.models[1] if len(self.models) > 1 else Criterion()
             self.turns = [self._turn(net, lambda x, w: weigh(net(x), w))]
-        self.scaler = (
-            torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
-            if spec.scaler == "float16"
-            else None
-        )
+        scaled = spec.scaler == "float16"
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3) if scaled else None
         self._good_rate: float | None = None
+        self._poisoned = False
         self.target = self.turns[spec.turn if spec.model == "gan" else 0]
         self.culprit = self.target.optimizers[spec.turn if spec.split else 0]
         self.culprit.param_groups[0]["params"][-1].register_hook(self._spoil_gradient)
@@ -99,9 +81,9 @@ class Training:
         spec, parameters = self.spec, list(model.parameters())
         half = len(parameters) // 2
         groups = [parameters[:half], parameters[half:]] if spec.split else [parameters]
-        optimizers = [OPTIMIZERS[spec.optimizer](group) for group in groups]
-        schedules = [s for optimizer in optimizers for s in SCHEDULES[spec.schedule](optimizer)]
-        return Turn(model, loss, optimizers, schedules, AVERAGES[spec.average](model))
+        optimizers = [tables.OPTIMIZERS[spec.optimizer](group) for group in groups]
+        schedules = [s for optimizer in optimizers for s in tables.SCHEDULES[spec.schedule](optimizer)]
+        return Turn(model, loss, optimizers, schedules, tables.AVERAGES[spec.average](model))
 
     def all(self, name: str) -> list[Any]:
         return list(chain.from_iterable(getattr(turn, name) for turn in self.turns))
@@ -118,13 +100,8 @@ class Training:
         )  # fmt: skip
 
     def bits(self) -> dict[str, Any]:
-        scaler = {} if self.scaler is None else {"scaler": self.scaler}
-        found = bits(
-            models=nn.ModuleList(self.models), averages=nn.ModuleList(self.all("averages")), **scaler
-        )
-        return found | bits(
-            optimizers=self.all("optimizers"), schedules=self.all("schedules"), generators=False
-        )
+        parts = {name: self.all(name) for name in ("optimizers", "schedules", "averages")}
+        return bits(models=self.models, **parts, scaler=self.scaler or {})
 
     # -- the fault
 
@@ -135,9 +112,8 @@ class Training:
         """The body is here: is this where it is left?"""
         if self.armed and place == self.spec.place and self.spec.fault in (*LEFT, *CONTINUE):
             self.armed = False
-            raise {"KeyError": KeyError, "KeyboardInterrupt": KeyboardInterrupt}.get(self.spec.fault, Break)(
-                place
-            )
+            errors = {"KeyError": KeyError, "KeyboardInterrupt": KeyboardInterrupt}
+            raise errors.get(self.spec.fault, Break)(place)
 
     def _spoil_gradient(self, gradient: Tensor) -> Tensor | None:
         bad = math.nan if self.spec.fault == "nan gradient" else math.inf
@@ -153,12 +129,12 @@ class Training:
                 self._good_rate, group["lr"] = group["lr"], math.nan
             elif update != self.spec.at:
                 self.end_fault()
-        if self.spec.fault == "bad moment" and hit and micro == 0:
-            floats = (
-                v for entry in self.culprit.state.values() for v in entry.values() if isinstance(v, Tensor)
-            )
-            moment = next((v for v in floats if v.is_floating_point() and v.dim() > 0), None)
-            if moment is not None and finite({"moment": moment}):
+        if self.spec.fault == "bad moment" and hit and not self._poisoned:
+            self._poisoned = True
+            kept = [value for entry in self.culprit.state.values() for value in entry.values()]
+            for moment in [
+                v for v in kept if isinstance(v, Tensor) and v.is_floating_point() and v.dim() > 0
+            ][:1]:
                 moment.view(-1)[0] = math.nan
 
     def end_fault(self) -> None:
@@ -166,13 +142,10 @@ class Training:
             self.culprit.param_groups[0]["lr"], self._good_rate = self._good_rate, None
 
     def batch(self, update: int, micro: int, turn: Turn) -> tuple[Tensor, Tensor]:
-        x, w = batch(self.spec, update, micro)
-        bad = (
-            self.hit(update, turn)
-            and micro == self.spec.micro
-            and self.spec.fault in (*DATA_FAULTS, CONTINUE[1])
-        )
-        return spoil(self.spec, x, w) if bad else (x, w)
+        hit = self.hit(update, turn) and micro == self.spec.micro
+        bad = hit and self.spec.fault in (*DATA_FAULTS, CONTINUE[1])
+        x, w = tables.batch(self.spec, update, micro)
+        return tables.spoil(self.spec, x, w) if bad else (x, w)
 
     # -- the body
 
@@ -235,234 +208,3 @@ class Training:
         if self.spec.schedule == "plateau":
             for schedule in self.all("schedules"):
                 schedule.step(1.0)
-
-
-# -- without a guard, and without what a guard refuses
-
-
-def plain(spec: Spec) -> tuple[dict[str, Any], list[str]]:
-    """The bits at the end, and what became of each update that was decided on."""
-    training, actions = Training(spec, 0, guarded=False), []
-    for update in range(spec.updates):
-        for turn in training.turns:
-            fate = _fate(spec, training.hit(update, turn))
-            if fate == "left":
-                seed_all(7)
-                break
-            if fate == "back-off":
-                _back_off(training, turn, update)
-            for micro in range(spec.accumulate if fate in ("none", "continue") else 0):
-                training.armed = fate == "continue" and micro == spec.micro
-                with contextlib.suppress(Break):
-                    training.micro_batch(turn, micro, *training.batch(update, micro, turn))
-            if fate == "continue":
-                actions += ["none"] if spec.micro < spec.accumulate - 1 else []
-                break
-            actions.append({"back-off": "backoff"}.get(fate, fate))
-        if (update + 1) % EPOCH == 0:
-            training.end_epoch()
-    return training.bits(), actions
-
-
-def _fate(spec: Spec, hit: bool) -> str:
-    if not hit:
-        return "none"
-    if spec.fault in LEFT:
-        return "left"
-    if spec.fault in CONTINUE:
-        return "continue"
-    return "back-off" if spec.fault in GRADIENT_FAULTS and spec.scaler == "float16" else "skip"
-
-
-def _back_off(training: Training, turn: Turn, update: int) -> None:
-    """An overflow is the scaler's own business: it has seen the batch, halves its scale, and nobody steps."""
-    scaler = training.scaler
-    assert scaler is not None
-    for optimizer in turn.optimizers:
-        optimizer.zero_grad()
-    for micro in range(training.spec.accumulate):
-        training.armed = micro == training.spec.micro
-        loss = training.loss(turn, *training.batch(update, micro, turn))
-        scaler.scale(loss / training.spec.accumulate if training.spec.accumulate > 1 else loss).backward()
-    training.armed = False
-    for optimizer in turn.optimizers:
-        scaler.unscale_(optimizer)
-        optimizer.zero_grad()
-    scaler.update()
-
-
-# -- with a guard
-
-
-class Guarded:
-    """The guarded run. `problems` are broken promises that the bits at the end would not show."""
-
-    def __init__(self, spec: Spec, folder: Path) -> None:
-        self.spec, self.folder, self.problems = spec, folder, []
-        self.folders: list[Path] = []
-        self._bad_in_a_row = 0
-        self._start(0)
-
-    def _start(self, seed: int) -> None:
-        self.training = Training(self.spec, seed, guarded=True)
-        self.folders.append(self.folder / str(seed))
-        self.guard = self.training.guard(self.folders[-1])
-
-    def go(self) -> tuple[dict[str, Any], list[str]]:
-        (self._steps if self.spec.way == "step" else self._watch)()
-        self.training.end_fault()
-        self.guard.settle()
-        found = self.training.bits()
-        self.guard.close()
-        if self.spec.fault == "bad moment" and not finite(self.training.bits()):
-            self.problems.append("not finite at the end")
-        return found, [line["action"] for line in self._lines()]
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        for folder in self.folders:
-            for line in (folder / "run.jsonl").read_text().splitlines():
-                if "event" not in (record := json.loads(line)):
-                    yield record
-
-    def _save(self) -> None:
-        path = self.folder / "saved.pt"
-        if not path.exists():
-            self.guard.save(path)
-
-    def _resume(self) -> None:
-        self.guard.close()
-        self._start(99)
-        self.guard.restore(self.folder / "saved.pt")
-
-    def _was_left(self) -> None:
-        self.training.armed = False
-        if any(p.grad is not None and bool(p.grad.any()) for p in self.training.target.parameters):
-            self.problems.append("gradients are left")
-        seed_all(7)
-
-    def _look(self) -> None:
-        """After an update: state may be bad once, if nobody could see it before; not twice."""
-        if self.spec.fault == "bad moment":
-            self._bad_in_a_row = 0 if finite(self.training.bits()) else self._bad_in_a_row + 1
-            if self._bad_in_a_row == len(self.training.turns) + 1:
-                self.problems.append("not finite after the next step")
-
-    # -- by guard.step
-
-    def _steps(self) -> None:
-        spec = self.spec
-        for update in range(spec.updates):
-            if update == spec.resume:
-                self._save()
-                self._resume()
-            for turn in self.training.turns:
-                try:
-                    for micro in range(spec.accumulate):
-                        self._step(turn, update, micro)
-                except (KeyError, KeyboardInterrupt):
-                    self._was_left()
-                    break
-                self.training.end_fault()
-                self._look()
-            if (update + 1) % EPOCH == 0:
-                self.guard.settle()
-                self.training.end_epoch()
-
-    def _step(self, turn: Turn, update: int, micro: int) -> None:
-        training = self.training
-        x, w = training.batch(update, micro, turn)
-
-        def loss() -> Tensor:
-            training.begin(update, micro, turn)
-            found = training.loss(turn, x, w)
-            if training.armed and self.spec.place == "backward":
-                found.register_hook(lambda _: training.at("backward"))
-            return found
-
-        if self.spec.fault in ("nan rate", "bad moment"):
-            training.begin(update, micro, turn)
-        self.guard.step(loss, batch=(x, w), optimizer=turn.optimizers)
-
-    # -- by guard.watch
-
-    def _watch(self) -> None:
-        spec = self.spec
-        keys = [(update, micro) for update in range(spec.updates) for micro in range(spec.accumulate)]
-        epochs = [keys[i : i + EPOCH * spec.accumulate] for i in range(0, len(keys), EPOCH * spec.accumulate)]
-        full = [len(epoch) == EPOCH * spec.accumulate for epoch in epochs]
-        number = 0
-        while number < len(epochs):
-            epoch = epochs[number]
-            if epoch[:1] == [(spec.resume, 0)] and spec.resume_at == "between" and len(self.folders) == 1:
-                self._save()
-                self._resume()
-            try:
-                outcome = self._epoch(epoch)
-            except (KeyError, KeyboardInterrupt):
-                outcome = "left"
-            if outcome == "saved":
-                self._resume()
-            elif outcome == "left":
-                self._was_left()
-                epochs[number] = [key for key in epoch if key[0] > spec.at]
-            else:
-                if full[number]:
-                    self.training.end_epoch()
-                number += 1
-
-    def _epoch(self, epoch: list[tuple[int, int]]) -> str:
-        loop = iter(self.guard.watch(epoch))
-        for update, micro in loop:
-            if self._saves_here(update, micro, "start"):
-                return "saved"
-            try:
-                for turn in self.training.turns:
-                    self.training.begin(update, micro, turn)
-                    self.training.micro_batch(turn, micro, *self.training.batch(update, micro, turn))
-                    self._look()
-            except Break:
-                if self.spec.fault in CONTINUE:
-                    continue
-                if self.spec.fault == "close":
-                    loop.close()  # type: ignore[attr-defined]
-                return "left"
-            if self._saves_here(update, micro, "end"):
-                return "saved"
-        return "ended"
-
-    def _saves_here(self, update: int, micro: int, where: str) -> bool:
-        spec = self.spec
-        if spec.resume is None or len(self.folders) > 1:
-            return False
-        if spec.resume_at == "start":
-            here = where == "start" and (update, micro) == (spec.resume, 0)
-        else:
-            between = spec.resume_at == "between" and spec.resume % EPOCH == 0
-            last = (spec.resume - 1, spec.accumulate - 1)
-            here = where == "end" and (update, micro) == last and not between
-        if here:
-            self._save()
-        return here
-
-
-def differences(spec: Spec) -> list[str]:
-    """What the guarded run has otherwise than the one that never saw the bad batch; nothing, if all is well."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected, fates = plain(spec) if spec.fault != "bad moment" else ({}, [])
-        try:
-            run = Guarded(spec, Path(folder))
-            found, actions = run.go()
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it raises is the finding
-            return [f"raised {type(error).__name__}: {str(error).splitlines()[0][:90] if str(error) else ''}"]
-        if spec.fault == "bad moment":
-            return run.problems
-        counts = run.guard.counters
-        counted = (counts.applied, counts.skipped, counts.backoffs, counts.steps)
-        wanted = (*(fates.count(kind) for kind in ("none", "skip", "backoff")), len(fates))
-        return (
-            run.problems
-            + ([f"counted {counted} instead of {wanted}"] if counted != wanted else [])
-            + ([f"recorded {actions} instead of {fates}"] if actions != fates and counted == wanted else [])
-            + differing(found, expected)
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from campaign import describe, shrink
 from trials.tables import draw
-from trials.training import differences
+from trials.trial import differences
 
 SEED, TRIALS, GROUP = 20, 300, 30
 
