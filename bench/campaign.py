@@ -22,17 +22,24 @@ from rich.progress import Progress
 from trials.tables import SIMPLER, Spec, draw, fitted
 from trials.trial import differences
 
+KEPT = ("fault", "place", "way", "sync", "resume", "resume_at")
+"""What is dropped last when a trial is shrunk; the rest is tried at once, first."""
 SHOWN = 4
 """Differences named in a line."""
 
 
 def shrink(spec: Spec) -> tuple[Spec, list[str]]:
-    """The simplest trial near this one that still differs, and how it differs."""
-    found, simple, seen, again = differences(spec), Spec(), {spec}, True
+    """The simplest trial near this one that differs in the same way, and how it differs."""
+    found, seen, again = differences(spec), {spec}, True
+    simple = {field.name: getattr(Spec(), field.name) for field in fields(spec)}
+    setting = {name: value for name, value in simple.items() if name not in KEPT}
     while again:
         again = False
-        tries = [{field.name: getattr(simple, field.name)} for field in fields(spec)]
-        for change in [*tries, {"fault": SIMPLER.get(spec.fault, spec.fault)}]:
+        for change in [
+            setting,
+            *({name: value} for name, value in simple.items()),
+            SIMPLER.get(spec.fault, {}),
+        ]:
             simpler = fitted(replace(spec, **change))
             if simpler in seen:
                 continue
@@ -45,9 +52,7 @@ def shrink(spec: Spec) -> tuple[Spec, list[str]]:
 
 def kind(found: list[str]) -> str:
     """Bits, counts, or the error that was raised: a trial is not shrunk from one to another."""
-    if not found:
-        return "nothing"
-    first = found[0]
+    first = found[0] if found else "nothing differs"
     return (
         first.split(":")[0] if first.startswith("raised") else first.split(" ")[0] if " " in first else "bits"
     )
