@@ -35,11 +35,8 @@ def shrink(spec: Spec) -> tuple[Spec, list[str]]:
     setting = {name: value for name, value in simple.items() if name not in KEPT}
     while again:
         again = False
-        for change in [
-            setting,
-            *({name: value} for name, value in simple.items()),
-            SIMPLER.get(spec.fault, {}),
-        ]:
+        one_by_one = [{name: value} for name, value in simple.items()]
+        for change in [setting, *one_by_one, {"fault": SIMPLER.get(spec.fault, spec.fault)}]:
             simpler = fitted(replace(spec, **change))
             if simpler in seen:
                 continue
@@ -53,9 +50,9 @@ def shrink(spec: Spec) -> tuple[Spec, list[str]]:
 def kind(found: list[str]) -> str:
     """Bits, counts, or the error that was raised: a trial is not shrunk from one to another."""
     first = found[0] if found else "nothing differs"
-    return (
-        first.split(":")[0] if first.startswith("raised") else first.split(" ")[0] if " " in first else "bits"
-    )
+    if first.startswith("raised"):
+        return first.split(":")[0]
+    return first.split(" ")[0] if " " in first else "bits"
 
 
 def describe(found: list[str]) -> str:

@@ -192,10 +192,9 @@ LEFT = ("KeyError", "KeyboardInterrupt", "break", "close")
 CONTINUE = ("continue", "nan, continue")  # of a healthy body, and `if not isfinite(loss): continue`
 FAULTS = ("none", *DATA_FAULTS, *GRADIENT_FAULTS, "nan rate", "bad moment", *LEFT, *CONTINUE)
 SIMPLER = {
-    **dict.fromkeys(("inf in the batch", "nan in the weights"), {"fault": "nan in the batch"}),
-    **dict.fromkeys(("KeyboardInterrupt", "break", "close"), {"fault": "KeyError"}),
-    "inf gradient": {"fault": "nan gradient"},
-}
+    "inf in the batch": "nan in the batch", "nan in the weights": "nan in the batch", "inf gradient": "nan gradient",
+    "KeyboardInterrupt": "KeyError", "break": "KeyError", "close": "KeyError",
+}  # fmt: skip
 """What to try in place of a fault when a trial is shrunk."""
 PLACES = ("before", "forward", "backward", "step begins", "step ends")
 
