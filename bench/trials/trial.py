@@ -114,10 +114,10 @@ class Guarded:
         seed_all(7)
 
     def _look(self) -> None:
-        """After an update: state may be bad once, if nobody could see it before; not twice."""
+        """Between two updates: state may be bad once, if nobody could see it before; not after the next step."""
         if self.spec.fault == "bad moment":
             self._bad_in_a_row = 0 if finite(self.training.bits()) else self._bad_in_a_row + 1
-            if self._bad_in_a_row == len(self.training.turns) + 1:
+            if self._bad_in_a_row == (len(self.training.turns) + 1 if self.spec.way == "step" else 2):
                 self.problems.append("not finite after the next step")
 
     # -- by guard.step
@@ -183,13 +183,14 @@ class Guarded:
     def _epoch(self, epoch: list[tuple[int, int]]) -> str:
         loop = iter(self.guard.watch(epoch))
         for update, micro in loop:
+            if micro == 0:
+                self._look()
             if self._saves_here(update, micro, "start"):
                 return "saved"
             try:
                 for turn in self.training.turns:
                     self.training.begin(update, micro, turn)
                     self.training.micro_batch(turn, micro, *self.training.batch(update, micro, turn))
-                    self._look()
             except Break:
                 if self.spec.fault in CONTINUE:
                     continue
