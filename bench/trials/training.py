@@ -132,9 +132,8 @@ class Training:
         if self.spec.fault == "bad moment" and hit and not self._poisoned:
             self._poisoned = True
             kept = [value for entry in self.culprit.state.values() for value in entry.values()]
-            for moment in [
-                v for v in kept if isinstance(v, Tensor) and v.is_floating_point() and v.dim() > 0
-            ][:1]:
+            moments = [v for v in kept if isinstance(v, Tensor) and v.is_floating_point() and v.dim() > 0]
+            for moment in [v for v in moments if v.layout is torch.strided][:1]:
                 moment.view(-1)[0] = math.nan
 
     def end_fault(self) -> None:

@@ -116,6 +116,7 @@ class Guarded:
     def _look(self) -> None:
         """Between two updates: state may be bad once, if nobody could see it before; not after the next step."""
         if self.spec.fault == "bad moment":
+            self.guard.settle()
             self._bad_in_a_row = 0 if finite(self.training.bits()) else self._bad_in_a_row + 1
             if self._bad_in_a_row == (len(self.training.turns) + 1 if self.spec.way == "step" else 2):
                 self.problems.append("not finite after the next step")
@@ -181,10 +182,11 @@ class Guarded:
                 number += 1
 
     def _epoch(self, epoch: list[tuple[int, int]]) -> str:
-        loop = iter(self.guard.watch(epoch))
+        loop, before = iter(self.guard.watch(epoch)), None
         for update, micro in loop:
-            if micro == 0:
+            if micro == 0 and update != before:  # a body may be handed out again, to be followed
                 self._look()
+            before = update
             if self._saves_here(update, micro, "start"):
                 return "saved"
             try:
