@@ -28,9 +28,9 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def finite(found: Mapping[str, Any]) -> bool:
-    """Is every number among these bits finite?"""
-    tensors = [v for v in found.values() if isinstance(v, Tensor) and v.is_floating_point()]
-    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    """Is every number among these bits finite? Masks of -inf aside."""
+    tensors = [v for name, v in found.items() if isinstance(v, Tensor) and not name.endswith("mask")]
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if tensor.is_floating_point())
 
 
 def _flatten(name: str, value: Any, gradients: bool) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 from trials.bits import bits, differing, finite
+from trials.tables import Registers
 
 from guard.small_training import INF, NAN, Training, assert_same, batches, spoiled
 from stayfinite import Guard, RunStopped
@@ -54,20 +55,6 @@ def test_two_bad_batches_in_a_row_at_the_start(tmp_path: Path, make: Make) -> No
     training = Training(make, 0.3)
     unseen(training, tmp_path, [spoiled(DATA[0]), spoiled(DATA[1], INF), *DATA])
     assert_same(training.bits(), Training(make, 0.3).train(DATA))
-
-
-class Registers(nn.Module):
-    """A buffer that the first forward pass makes, as rotary tables and caches are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if "seen" not in self._buffers:
-            self.register_buffer("seen", torch.zeros(4))
-        self.seen = 0.9 * self.seen + x.detach().mean(0)
-        return self.linear(x + self.seen)
 
 
 @pytest.mark.parametrize("sync", [True, False])

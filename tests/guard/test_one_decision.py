@@ -155,7 +155,8 @@ class Gan:
         self.g, self.c = nn.Linear(4, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
         self.of_g, self.of_c = Adam(self.g.parameters(), 1e-2), SGD(self.c.parameters(), 1e-2, momentum=0.9)
         models, optimizers = {"g": self.g, "c": self.c}, [self.of_g, self.of_c]
-        self.guard = Guard(models, optimizers, run_dir=folder, policy=policy, quiet=True, **options)
+        options = {"locate": False, "run_dir": folder, "policy": policy, "quiet": True, **options}
+        self.guard = Guard(models, optimizers, **options)
 
     def loss_c(self, x: Tensor) -> Tensor:
         return self.c(x[:, :2]).mean() - self.c(self.g(x).detach()).mean() + self.c(x[:, :2]).square().mean()

@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR, SequentialLR, StepLR
 from torch.optim.swa_utils import AveragedModel
 from trials.bits import bits, differing
+from trials.tables import HandMade
 
 from guard.small_training import NAN, batches
 from stayfinite import Guard
@@ -21,20 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter")  # Sequent
 DATA = batches(8)
 BAD = 3
 Bad = dict[str, set[int]]
-
-
-class Exponential(nn.Module):
-    """A user's own average: a module with `update(model)`."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.shadow = nn.ParameterList([p.detach().clone() for p in model.parameters()])
-        self.shadow.requires_grad_(False)
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        for mine, theirs in zip(self.shadow, model.parameters(), strict=True):
-            mine.lerp_(theirs, 0.1)
 
 
 class Gan:
@@ -132,7 +119,7 @@ FAULTS: dict[str, Bad] = {
 
 @pytest.mark.parametrize("turns", ["cg", "gc", "ccg"])
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("average", [AveragedModel, Exponential])
+@pytest.mark.parametrize("average", [AveragedModel, HandMade])
 def test_a_gan_by_step(tmp_path: Path, turns: str, fault: str, average: type[nn.Module]) -> None:
     gan = Gan(turns, average)
     gan.steps(gan.guard(tmp_path), FAULTS[fault])
