@@ -62,6 +62,11 @@ class Transaction:
         self._save_buffers()
         self.open = True
 
+    @property
+    def has_new_buffers(self) -> bool:
+        """Buffers that were not there when the step began."""
+        return self._count() != len(self._slots)
+
     def _count(self) -> int:
         """How many buffers there are now."""
         return sum(map(len, self._holders))
@@ -100,6 +105,10 @@ class Transaction:
         """Put parameters and optimizer state back as `copy_before_update` found them."""
         self._before_update[tuple(id(optimizer) for optimizer in optimizers)].restore()
 
+    def drop_copy(self, optimizers: Sequence[Optimizer]) -> None:
+        """That copy was for once: give its memory back."""
+        self._before_update.pop(tuple(id(optimizer) for optimizer in optimizers), None)
+
     def undo(self, restore_rng: bool) -> None:
         """Put the buffers, and if asked the random generators, back as `begin` found them."""
         live: list[Tensor] = []
@@ -132,10 +141,14 @@ class Transaction:
         """The same for buffers without asking the host: keeps each buffer unless `bad` is true on its device."""
         with torch.no_grad():
             for slot in self._slots:
-                if slot.tensor is not None and slot.saved is not None:
-                    changed = slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version
-                    if changed:
-                        slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+                if slot.tensor is None or slot.saved is None:
+                    continue
+                now = slot.owner._buffers.get(slot.key)
+                if now is not slot.tensor and now is not None and now.shape == slot.saved.shape:
+                    # the forward pass put a new tensor in its place
+                    slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)
+                elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
+                    slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
 
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""
