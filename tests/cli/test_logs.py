@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from logs.written import FAILS, RECORDS, WRITERS, json_lines, record
 from stayfinite.cli import main
+from training_logs.written import FAILS, RECORDS, WRITERS, json_lines, record
 
 HEALTHY = [record(step, fails=10_000) for step in range(200)]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from logs.written import FAILS, RECORDS, STEPS, WRITERS, json_lines
 from stayfinite.findings.subjects.log import Role
 from stayfinite.logs import read_log
 from stayfinite.logs.digest import Digest
 from stayfinite.readers.log import make_reader, role_of
+from training_logs.written import FAILS, RECORDS, STEPS, WRITERS, json_lines
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -130,7 +130,8 @@ def test_other_json_documents(tmp_path: Path) -> None:
         ("loss", Role.LOSS), ("train/loss", Role.LOSS), ("train_loss_step", Role.LOSS), ("total_loss", Role.LOSS),
         ("loss/kd", Role.COMPONENT), ("components.ce", Role.COMPONENT), ("kl_loss", Role.COMPONENT),
         ("eval_loss", Role.EVALUATION), ("val/loss", Role.EVALUATION), ("learning_rate", Role.RATE),
-        ("lr-AdamW/pg1", Role.RATE), ("lr.0", Role.RATE), ("grad_norm", Role.NORM), ("gnorm", Role.NORM),
+        ("lr-AdamW/pg1", Role.RATE), ("lr.0", Role.RATE), ("grad_norm", Role.NORM), ("norm", Role.NORM),
+        ("gnorm", Role.NORM),
         ("train/grad_norm", Role.NORM), ("loss_scale", Role.SCALE), ("update_ratio", Role.UPDATE),
         ("skipped_steps", Role.SKIPPED), ("success_rate", Role.SUCCESS), ("accuracy", Role.METRIC),
         ("tokens", Role.METRIC), ("loss_weight", Role.METRIC), ("glossary", Role.METRIC), ("blr_x", Role.METRIC),

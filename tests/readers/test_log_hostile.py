@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from logs.written import WRITERS, json_lines, tensorboard
 from stayfinite.logs import UnreadableLog, read_log
+from training_logs.written import WRITERS, json_lines, tensorboard
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,15 @@ class Digest:
         self._add_texts(block, steps, first, happened)
         self._follow_resume(happened, chunks, first)
         happened.sort(key=lambda happening: happening.point.order)
-        if log.trouble is None:
-            self._find_trouble(happened, chunks, before, latest)
+        bad = [
+            h for h in happened if h.what == "nonfinite" and self._watched[h.series].series.role in _TROUBLE
+        ]
+        for happening in bad:
+            series = self._watched[happening.series].series
+            if series.first_bad is not None and series.first_bad.order == happening.point.order:
+                series.around = self._around(happening.point.order, chunks, latest)
+        if log.trouble is None and bad:
+            self._find_trouble(bad, chunks, before)
         log.records += len(block)
         log.lines = max(log.lines, block.lines[-1])
         for happening in happened:
@@ -218,43 +225,39 @@ class Digest:
 
     # Moments
 
+    def _around(self, order: int, chunks: dict[str, Chunk], latest: dict[str, float]) -> dict[str, float]:
+        """The core series at one record: what it holds, or the last value before it."""
+        found: dict[str, float] = {}
+        for name, watched in self._watched.items():
+            if watched.series.role not in CORE:
+                continue
+            chunk = chunks.get(name)
+            index = bisect_right(chunk.rows, order - chunk.first) - 1 if chunk is not None else -1
+            if chunk is not None and index >= 0:
+                found[name] = chunk.values[index]
+            elif name in latest:
+                found[name] = latest[name]
+        return found
+
     def _find_trouble(
-        self,
-        happened: Sequence[Happening],
-        chunks: dict[str, Chunk],
-        before: dict[str, Tail],
-        latest: dict[str, float],
+        self, bad: Sequence[Happening], chunks: dict[str, Chunk], before: dict[str, Tail]
     ) -> None:
-        log = self._log
-        bad = [
-            h for h in happened if h.what == "nonfinite" and self._watched[h.series].series.role in _TROUBLE
-        ]
-        if not bad:
-            return
         # In one record the loss explains the norm, not the other way round.
         order = bad[0].point.order
         same = [h for h in bad if h.point.order == order]
         chosen = min(same, key=lambda h: _TROUBLE.index(self._watched[h.series].series.role))
-        role = self._watched[chosen.series].series.role
-        trouble = Trouble(chosen.series, role, chosen.point)
+        series = self._watched[chosen.series].series
+        trouble = Trouble(chosen.series, series.role, chosen.point, series.around)
         for name, watched in self._watched.items():
             if watched.series.role not in CORE:
                 continue
             chunk, tail = chunks.get(name), before.get(name, Tail(_TAIL))
             if chunk is not None:
-                row = order - chunk.first
-                index = bisect_right(chunk.rows, row) - 1
-                if index >= 0:
-                    trouble.around[name] = chunk.values[index]
-                elif name in latest:
-                    trouble.around[name] = latest[name]
-                tail.extend(chunk, bisect_left(chunk.rows, row))
-            elif name in latest:
-                trouble.around[name] = latest[name]
+                tail.extend(chunk, bisect_left(chunk.rows, order - chunk.first))
             points = tail.points()
             if points:
                 trouble.before[name] = points
-        log.trouble = trouble
+        self._log.trouble = trouble
 
     def _follow_resume(self, happened: Sequence[Happening], chunks: dict[str, Chunk], first: int) -> None:
         """Collect the losses and rates on both sides of a resume."""

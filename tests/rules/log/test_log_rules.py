@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from logs.made import codes, log_of
-from logs.written import json_lines
 from stayfinite.findings import Finding, Severity
 from stayfinite.findings.subjects.log import ConfiguredLogRate
 from stayfinite.logs import examine_log
 from stayfinite.logs.examine import judge
+from training_logs.made import codes, log_of
+from training_logs.written import json_lines
 
 N = 400
 RNG = random.Random(5)

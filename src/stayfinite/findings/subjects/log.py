@@ -71,6 +71,8 @@ class Series:
     last: Point | None = None
     first_bad: Point | None = None
     last_bad: Point | None = None
+    around: dict[str, float] = field(default_factory=dict)
+    """Of a loss or gradient norm: the other core series at the moment of its first bad value."""
     last_finite: Point | None = None
     repeated: int = 0
     """How often the last value was written without a change, up to the end of the log."""

@@ -21,6 +21,7 @@ _RATES = re.compile(
 )
 _NORM = re.compile(
     r"(^|[/._\- ])(grad(ient)?s?_?norm(_?\w*)?|gnorm|grad_?2?_norm(_total)?|norm_grad|total_norm|grad_norm.*)$"
+    r"|^(train/)?norm$"
 )
 _SCALE = re.compile(r"(^|[/._\- ])(loss_?scale|grad_?scale|scaler?|amp_?scale|scaler_scale)$")
 _UPDATE = re.compile(r"(^|[/._\- ])(update_?(ratio|norm|rms)|upd_?norm|ratio_update)$")

@@ -62,8 +62,7 @@ class NonfiniteNorm(Rule[Log]):
         first = series.first_bad
         if first is None:
             raise ValueError(series.name)
-        trouble = log.trouble
-        around = trouble.around if trouble is not None and trouble.point.order == first.order else {}
+        around = series.around
         then = "before any loss was" if before_loss else "while the loss stayed finite"
         hint = (
             ""

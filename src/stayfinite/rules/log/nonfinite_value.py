@@ -65,7 +65,7 @@ class NonfiniteValue(Rule[Log]):
         if first is None or last is None:
             raise ValueError(series.name)
         trouble = log.trouble
-        around = trouble.around if trouble is not None and trouble.point.order == first.order else {}
+        around = series.around
         came_back = not series.ends_bad
         window = (
             f"from {when(log, first)} to {when(log, last)}"

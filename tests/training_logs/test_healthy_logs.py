@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from logs.made import codes
+from training_logs.made import codes
 from watch.healthy_series import HEALTHY
 
 STEPS = 2000
