@@ -13,8 +13,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
 # loss=0.31   loss: 0.31   'loss': 0.31   | loss 0.31 |   train/loss = nan   "grad_norm": tensor(inf)
 _PAIR = re.compile(
-    r"""(?P<name>[A-Za-z_][\w/.@\-]*(?:[ ](?:loss|norm|rate|scale))?)['"]?\s*(?:[:=]\s*|[ ]+)"""
-    rf"""(?:np\.float\d+\(|tensor\()?['"]?(?P<value>{_NUMBER})(?![\w.:])""",
+    r"""(?<![\w/.@\-])(?P<name>[A-Za-z_][\w/.@\-]{0,80}(?:[ ](?:loss|norm|rate|scale))?)['"]?\s*(?:[:=]\s*|[ ]+)"""
+    rf"""(?:np\.float\d+\(|tensor\()?['"]?(?P<value>{_NUMBER})(?![\w:]|\.\d)""",
     re.I,
 )
 _BAR = re.compile(
