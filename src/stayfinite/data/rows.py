@@ -16,7 +16,8 @@ from stayfinite.readers.checkpoint.measure import bounds, comparable
 if TYPE_CHECKING:
     import torch
 
-_PROBES = 8
+_PEAKS = 33
+_NARROW = 4
 _SAMPLED, _ROWS_OF_A_BLOCK = 16, 64
 _FAR = 1000.0
 _NORM_TOLERANCE = 0.02
@@ -152,7 +153,7 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
         _add(state.far, rows, first)
         state.far_value = max(state.far_value, peak)
         peak = usual
-    if len(state.block_peaks) < 1001:
+    if len(state.block_peaks) < _PEAKS:
         state.block_peaks.append(peak)
 
 
@@ -161,9 +162,10 @@ def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Wat
     width = values.shape[1]
     if width < 2:
         return
-    step = max(1, width // _PROBES)
-    probed = values[:, ::step]
-    candidates = (probed == probed[:, :1]).all(dim=1)
+    first_column = values[:, 0]
+    candidates = (first_column == values[:, width // 2]) & (first_column == values[:, -1])
+    if width > _NARROW:
+        candidates &= first_column == values[:, width // 3]
     if not candidates.any():
         return
     rows = candidates.nonzero().flatten()
