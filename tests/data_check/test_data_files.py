@@ -311,3 +311,11 @@ def test_an_object_array_and_a_pickle_execute_nothing(tmp_path: Path) -> None:
     for name in ("a.pkl", "b.npy"):
         examine_data(str(tmp_path / name))
     assert not (tmp_path / "touched").exists()
+
+
+def test_repeats_among_very_many_rows(tmp_path: Path) -> None:
+    """Past 400,000 rows only fingerprints that share a bucket are sorted."""
+    values = torch.randn(450_000, 4)
+    values[449_000], values[17] = values[100_000], values[16]
+    found = by_code(examine_data(str(save_npy(tmp_path / "embeddings.npy", values)), jobs=2).findings)
+    assert found["DAT026"].evidence["pairs"] == [["17", "16"], ["449000", "100000"]]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _PEAKS = 33
 _NARROW = 4
-_SAMPLED, _ROWS_OF_A_BLOCK = 16, 64
+_FEW, _BUCKETS = 400_000, (1 << 22) - 1
+_SAMPLED, _ROWS_OF_A_BLOCK = 64, 64
 _FAR = 1000.0
 _NORM_TOLERANCE = 0.02
 
@@ -212,7 +213,7 @@ def fingerprints(block: torch.Tensor) -> torch.Tensor:
 
 
 def _sample(state: RowState, values: torch.Tensor) -> None:
-    """Mean, deviation and whole numbers of some rows of every sixteenth block."""
+    """Mean, deviation and whole numbers of some rows of every sixty-fourth block."""
     import torch
 
     known = values[:: 1 + values.shape[0] // _ROWS_OF_A_BLOCK].double()
@@ -274,7 +275,13 @@ def duplicates(state: RowState) -> list[tuple[int, int]]:
     if not state.fingerprints:
         return []
     keys = torch.cat(state.fingerprints)
-    ordered, places = torch.sort(keys, stable=True)
+    together = torch.arange(keys.numel())
+    if keys.numel() > _FEW:
+        # Most fingerprints stand alone in their bucket; only the others have to be sorted.
+        buckets = (keys ^ (keys >> 31)) & _BUCKETS
+        together = (torch.bincount(buckets)[buckets] > 1).nonzero().flatten()
+    ordered, order = torch.sort(keys[together], stable=True)
+    places = together[order]
     same = ordered[1:] == ordered[:-1]
     later, earlier = places[1:][same], places[:-1][same]
     return sorted(zip(later.tolist(), earlier.tolist(), strict=True))
