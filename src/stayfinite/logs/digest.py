@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from stayfinite.findings.subjects.log import CORE, Happening, Log, Point, Resume, Role, Series, Trouble
+from stayfinite.findings.subjects.log import CORE, Happening, Log, Point, Role, Series, Trouble
 from stayfinite.logs import detectors
 from stayfinite.logs.chunk import Chunk, Tail
 from stayfinite.logs.extent import Thinner, extend
+from stayfinite.logs.resumes import ResumeFollower, Side
 from stayfinite.readers.log import Block, Column, ignored, role_of
 
 _TAIL = 256
 _MOST_SERIES = 2000
 _MOST_KEPT = 400
-_AROUND_RESUME = 16
 _FACTORS = {Role.LOSS: 1.5, Role.NORM: 4.0, Role.UPDATE: 4.0}
 _TROUBLE = (Role.LOSS, Role.COMPONENT, Role.NORM)
 
@@ -44,7 +44,7 @@ class Digest:
         self._steps_seen = False
         self._step = math.nan
         self._skips = 0
-        self._collecting: Resume | None = None
+        self._resumes = ResumeFollower()
 
     def update(self, block: Block) -> list[Happening]:
         """Add a block; what happened in it, in order."""
@@ -73,7 +73,10 @@ class Digest:
                 happened += self._add(watched, chunk)
         self._add_nulls(block)
         self._add_texts(block, steps, first, happened)
-        self._follow_resume(happened, chunks, first)
+        points = [happening.point for happening in happened if happening.what == "resume"]
+        loss, rate = self._main(Role.LOSS), self._main(Role.RATE)
+        self._resumes.update(points, _side(loss, chunks), _side(rate, chunks), first)
+        log.resumes = self._resumes.found
         happened.sort(key=lambda happening: happening.point.order)
         bad = [
             h for h in happened if h.what == "nonfinite" and self._watched[h.series].series.role in _TROUBLE
@@ -259,58 +262,15 @@ class Digest:
                 trouble.before[name] = points
         self._log.trouble = trouble
 
-    def _follow_resume(self, happened: Sequence[Happening], chunks: dict[str, Chunk], first: int) -> None:
-        """Collect the losses and rates on both sides of a resume."""
-        log = self._log
-        loss, rate = self._main(Role.LOSS), self._main(Role.RATE)
-        for happening in (h for h in happened if h.what == "resume"):
-            if len(log.resumes) >= 100:
-                break
-            resume = Resume(happening.point, loss.series.name if loss else "")
-            row = happening.point.order - first
-            resume.before = self._near(loss, chunks, row, before=True)
-            rates = self._near(rate, chunks, row, before=True)
-            resume.rate_before = rates[-1] if rates else None
-            self._fill(resume, loss, rate, chunks, row)
-            log.resumes.append(resume)
-            self._collecting = resume
-        collecting = self._collecting
-        if collecting is not None and collecting.point.order < first:
-            self._fill(collecting, loss, rate, chunks, 0)
-
-    def _fill(
-        self, resume: Resume, loss: _Watched | None, rate: _Watched | None, chunks: dict[str, Chunk], row: int
-    ) -> None:
-        resume.after = (resume.after + self._near(loss, chunks, row, before=False))[:_AROUND_RESUME]
-        if resume.rate_after is None:
-            rates = self._near(rate, chunks, row, before=False)
-            resume.rate_after = rates[0] if rates else None
-        if len(resume.after) >= _AROUND_RESUME and resume is self._collecting:
-            self._collecting = None
-
-    def _near(
-        self, watched: _Watched | None, chunks: dict[str, Chunk], row: int, *, before: bool
-    ) -> list[float]:
-        if watched is None:
-            return []
-        chunk = chunks.get(watched.series.name)
-        if chunk is None:
-            return watched.tail.values(_AROUND_RESUME) if before else []
-        index = bisect_left(chunk.rows, row)
-        here = (
-            chunk.values[max(0, index - _AROUND_RESUME) : index]
-            if before
-            else chunk.values[index : index + _AROUND_RESUME]
-        )
-        if before and len(here) < _AROUND_RESUME:
-            # The tail already holds this chunk; what came before it is in front of the chunk's own values.
-            earlier = watched.tail.values(_TAIL)[: -len(chunk)] if len(chunk) < _TAIL else []
-            here = (earlier + here)[-_AROUND_RESUME:]
-        return here
-
     def _main(self, role: Role) -> _Watched | None:
         found = [watched for watched in self._watched.values() if watched.series.role is role]
         return min(found, key=lambda w: (-w.series.count, len(w.series.name)), default=None)
+
+
+def _side(watched: _Watched | None, chunks: dict[str, Chunk]) -> Side | None:
+    if watched is None:
+        return None
+    return Side(watched.series.name, chunks.get(watched.series.name), watched.tail.values(_TAIL))
 
 
 def as_column(values: Sequence[float]) -> Column:
