@@ -2,6 +2,7 @@
 
     python bench/scan.py                 1 GB and 4 GB, float32, bfloat16 and float16, torch and safetensors
     python bench/scan.py --sizes 0.5     smaller files
+    python bench/scan.py --small 200000  only this: a checkpoint of so many tensors of eight numbers
 
 Each measurement is a process of its own. The files are in the page cache before anything is timed. "read" is one
 `readinto` of the whole file into a page-aligned buffer that exists and has been touched: the fastest way Python has.
@@ -67,6 +68,7 @@ print(json.dumps(result))
 BARS = {"float32": 0.7, "bfloat16": 0.7, "float16": 0.5}
 TIMES_ONE_LINER = 8.0
 MEGABYTES = 400.0
+SMALL_SECONDS = 20.0
 
 
 def child(what: str, path: Path, times: int) -> dict[str, float]:
@@ -97,6 +99,22 @@ else:
     subprocess.run([sys.executable, "-c", code, str(path), str(int(gigabytes * 1e9)), dtype], check=True)
 
 
+def measure_small(count: int, folder: str) -> bool:
+    """Seconds for a checkpoint of very many tiny tensors, beside what torch.load takes for it."""
+    path = Path(folder) / "small.pt"
+    code = (
+        "import sys, torch\n"
+        "torch.save({f'layers.{i}.w': torch.randn(8) for i in range(int(sys.argv[2]))}, sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), str(count)], check=True)
+    seconds = {what: child(what, path, 1)["seconds"] for what in ("scan", "isnan")}
+    met = seconds["scan"] < SMALL_SECONDS
+    print(f"{count} tensors: scan {seconds['scan']:.1f} s, torch.load and isnan {seconds['isnan']:.1f} s; "
+          f"{'met' if met else f'over {SMALL_SECONDS:g} s'}", flush=True)  # fmt: skip
+    path.unlink()
+    return met
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -106,7 +124,11 @@ def main() -> int:
     parser.add_argument("--formats", nargs="+", default=["pt", "safetensors"], choices=["pt", "safetensors"])
     parser.add_argument("--times", type=int, default=3, help="rounds; the best of each counts")
     parser.add_argument("--folder", type=Path, help="where to put the files (default: a temporary folder)")
+    parser.add_argument("--small", type=int, metavar="N", help="only: a checkpoint of N tiny tensors")
     options = parser.parse_args()
+    if options.small:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            return 0 if measure_small(options.small, folder) else 1
     head = f"{'file':<28}{'read':>9}{'scan':>9}{'isnan':>9}{'of read':>9}{'x isnan':>9}{'memory':>9}  bars"
     print(
         head + "\n" + "-" * len(head) + "\n" + f"{'':<28}{'GB/s':>9}{'GB/s':>9}{'GB/s':>9}{'':>18}{'MB':>9}",
