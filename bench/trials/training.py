@@ -74,8 +74,9 @@ class Training:
         self.target = self.turns[spec.turn if spec.model == "gan" else 0]
         self.culprit = self.target.optimizers[spec.turn if spec.split else 0]
         self.culprit.param_groups[0]["params"][-1].register_hook(self._spoil_gradient)
-        self.culprit.register_step_pre_hook(lambda *_: self.at("step begins"))
-        self.culprit.register_step_post_hook(lambda *_: self.at("step ends"))
+        if spec.place.startswith("step"):  # an optimizer with hooks is stepped with a copy at hand
+            self.culprit.register_step_pre_hook(lambda *_: self.at("step begins"))
+            self.culprit.register_step_post_hook(lambda *_: self.at("step ends"))
 
     def _turn(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Turn:
         spec, parameters = self.spec, list(model.parameters())

@@ -248,6 +248,8 @@ class Guard:
         elif self._refusals.is_back_off(outcome):
             self._refusals.backed_off(outcome)
         else:
+            if outcome.trouble != "gradient":
+                self._unseen.put_back_scale()
             self.recovery.scaling.hold_floor()
             self._refusals.settle_scale()
             if self.policy.rng_on_skip == "restore":

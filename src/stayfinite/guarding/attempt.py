@@ -49,6 +49,7 @@ class Attempt:
     norm: Tensor | None = None
     bad_settings: list[str] = field(default_factory=list)
     copied: bool = False  # parameters and optimizer state were copied, so the update can be taken back
+    made: bool = False  # an optimizer has changed something, and a copy can take it back
     update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
 
     def trained(self) -> list[Tensor]:

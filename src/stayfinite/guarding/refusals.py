@@ -31,7 +31,7 @@ class Refusals:
 
     def back_off(self, outcome: Outcome) -> StepResult:
         """The scaler skips and halves its scale. Only buffers gone bad are mended."""
-        self._put_back_bad_buffers(restore_rng=False)
+        self._put_back_bad_buffers()
         for optimizer in outcome.attempt.group:
             optimizer.zero_grad(set_to_none=True)
         self._owner.window = None
@@ -52,7 +52,7 @@ class Refusals:
         attempt.update_was_bad = refused.bad_update
         scaling = self._recovery.scaling
         scaling.refused(overflow=outcome.trouble == "gradient" and scaling.on)
-        self._recovery.undo(attempt.group, update_was_made=outcome.trouble == "update")
+        self._recovery.undo(attempt.group, update_was_made=attempt.made)
         self._owner.window = None
         return refused
 
@@ -79,15 +79,17 @@ class Refusals:
 
         True if it was not, and the buffers are as before.
         """
-        mended = self._put_back_bad_buffers(restore_rng=self._run.policy.rng_on_skip == "restore")
+        mended = self._put_back_bad_buffers()
         if mended:
             self._explaining.mended()
         return mended
 
-    def _put_back_bad_buffers(self, *, restore_rng: bool) -> bool:
+    def _put_back_bad_buffers(self) -> bool:
         bad = not self._run.health.after_forward()
         if bad:
-            self._recovery.transaction.undo(restore_rng=restore_rng)
+            self._recovery.transaction.undo_last_batch()
+            if not self._run.health.after_forward():  # an earlier micro-batch had done it
+                self._recovery.transaction.undo(restore_rng=False)
         return bad
 
     # -- recover: climb the ladder
