@@ -165,8 +165,6 @@ class Training:
         if micro == 0:
             for optimizer in turn.optimizers:
                 optimizer.zero_grad()
-        if not self.guarded and self.armed and self.spec.fault == CONTINUE[1]:
-            raise Break  # the plain run never sees the bad batch
         loss = self.loss(turn, x, w)
         loss = loss / self.spec.accumulate if self.spec.accumulate > 1 else loss
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
