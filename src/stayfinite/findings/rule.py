@@ -25,6 +25,7 @@ FAMILIES = {
     "LOG": "logs",
     "DST": "distributed",
     "RUN": "the run as a whole",
+    "ENV": "the machine and its software",
 }
 
 
