@@ -138,6 +138,7 @@ class Guard:
     compared: tuple[str, ...] = ()  # variables compared by < or > with a number
     only_nan: tuple[str, ...] = ()  # variables asked for NaN and not for Inf
     finite: tuple[str, ...] = ()  # variables asked with isfinite, or for both NaN and Inf
+    never: tuple[str, ...] = ()  # variables compared with NaN by ==, which is never true
     skips: bool = False  # the body leaves the batch out
     zeroes: bool = False  # the body sets gradients to zero
     steps_after: bool = False  # the optimizer steps all the same

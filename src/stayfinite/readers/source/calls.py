@@ -13,7 +13,7 @@ from stayfinite.readers.source.expressions import Evaluator, element_of, join, n
 from stayfinite.readers.source.intervals import Span
 from stayfinite.readers.source.layers import Layer, output
 from stayfinite.readers.source.names import dotted, resolve, torch_function
-from stayfinite.readers.source.scope import UNKNOWN, ClassFacts, Scope
+from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.transfer import TRANSFERS, Draft, maximum, minimum
 from stayfinite.readers.source.vocabulary import (
     DISTRIBUTIONS_WITH_SCALE,
@@ -183,6 +183,8 @@ class Caller(Evaluator):
         if name in ("isfinite", "isnan", "isinf", "eq", "ne", "gt", "lt", "ge", "le", "bool"):
             operation = self.record(node, "compare", args, options, style=style, keep=False)
             return Value("mask", 0.0, 1.0, made=operation, grad=False)
+        if name in ("numel", "size", "__len__", "nelement"):
+            return POSITIVE_UNKNOWN if len(args) > 1 or name != "size" else UNKNOWN
         if name in ("int", "long") and args:
             return args[0]
         if name in _SCATTERS:
@@ -331,6 +333,8 @@ class Caller(Evaluator):
                     drafted = Draft(intervals.POSITIVE, "number")
                 return replace(self.result(drafted, operation, args), kind="number")
             return UNKNOWN
+        if name == "len":
+            return POSITIVE_UNKNOWN
         if name == "abs" and args:
             return self.apply(node, "abs", args, options, "function")
         if name in ("float", "int") and args:

@@ -83,6 +83,9 @@ class Evaluator:
             ast.GeneratorExp: self._comprehension,
             ast.SetComp: self._comprehension,
             ast.Dict: self._dictionary,
+            ast.Yield: lambda node: self.evaluate(node.value),
+            ast.YieldFrom: lambda node: self.evaluate(node.value),
+            ast.Await: lambda node: self.evaluate(node.value),
         }
 
     def call(self, node: ast.Call) -> Value:
@@ -157,7 +160,7 @@ class Evaluator:
         dtype = draft.dtype or transfer.dtype_of(operands)
         return Value(
             draft.kind, *draft.span, made=operation if draft.known else None, dtype=dtype, grad=grad,
-            shape=draft.shape, traits=draft.traits,
+            shape=draft.shape, traits=draft.traits, reference=None if draft.known else operation,
         )  # fmt: skip
 
     def text_of(self, node: ast.expr) -> str:
@@ -315,6 +318,13 @@ class Evaluator:
 
     def _untraced(self, node: ast.expr, name: str, left: Value, right: Value) -> Value:
         """One side is unknown: the interval is lost, dtype and the flow of gradients are not."""
+        if name == "div" and self.scope.selecting and right.number is None:
+            operation = self.record(node, "div", (left, right), style="operator", keep=False)
+            return Value(
+                "tensor",
+                dtype=transfer.dtype_of((left, right)),
+                reference=replace(operation, text=self.text_of(node)),
+            )
         tensors = [value for value in (left, right) if value.kind not in ("number", "none")]
         grad = True if any(value.grad for value in tensors) else None
         traits: frozenset[str] = (left.traits | right.traits) & _EDGE_TRAITS

@@ -12,7 +12,7 @@ from stayfinite.readers.source.names import dotted, variables
 
 _OPTIMIZER = re.compile(r"(^|[._])(opt|optim|optimizer|optimizers|optimiser)(_?\w{0,4})?$", re.IGNORECASE)
 _SCHEDULER = re.compile(r"(^|[._])(sch|sched|scheduler|lr_sched|lr_scheduler|schedule)\w*$", re.IGNORECASE)
-_SCALER = re.compile(r"(^|[._])(sc|scaler|grad_scaler|gradscaler|amp_scaler)\w*$", re.IGNORECASE)
+_SCALER = re.compile(r"(^|[._])(sc\d?|\w*scaler\w*)$", re.IGNORECASE)
 LOSS = re.compile(r"(^|[._])\w*(loss|objective)\w*$", re.IGNORECASE)
 NORM = re.compile(r"(^|[._])\w*(norm|gnorm)\w*$", re.IGNORECASE)
 _SIMPLE = {"zero_grad": "zero_grad", "backward": "backward", "unscale_": "unscale", "update": "update"}
@@ -175,6 +175,8 @@ class _Walk:
             self._event("update", node, receiver)
         elif method in ("load_state_dict", "state_dict", "load") and (receiver or name):
             self._event(method, node, receiver or "", argument=ast.unparse(node.args[0]) if node.args else "")
+        elif method == "append" and receiver is not None and len(node.args) == 1 and LOSS.search(first):
+            self._event("accumulate", node, receiver, argument=first)
         elif method == "get_scale":
             self._event("get_scale", node, receiver or "")
 
@@ -205,7 +207,8 @@ class _Walk:
 
     def _guard(self, node: ast.If, rest: list[ast.stmt]) -> None:
         compared, only_nan, finite = _tests(node.test)
-        if not (compared or only_nan or finite):
+        never = _equal_to_nan(node.test)
+        if not (compared or only_nan or finite or never):
             return
         body = [inner for statement in node.body for inner in ast.walk(statement)]
         calls = [inner for inner in body if isinstance(inner, ast.Call)]
@@ -221,8 +224,8 @@ class _Walk:
         self.guards.append(
             Guard(
                 node.lineno, node.col_offset + 1, ast.unparse(node.test), compared, only_nan, finite,
-                skips=skips, zeroes=bool(methods & {"zero_", "zero_grad"}), steps_after=steps, loop=self.loop,
-                function=self.function,
+                never=never, skips=skips, zeroes=bool(methods & {"zero_", "zero_grad"}), steps_after=steps,
+                loop=self.loop, function=self.function,
             )
         )  # fmt: skip
 
@@ -268,6 +271,19 @@ def _tests(test: ast.expr) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str,
         tuple(sorted(asked["isnan"] - finite - asked["isinf"])),
         tuple(sorted(finite)),
     )
+
+
+def _equal_to_nan(test: ast.expr) -> tuple[str, ...]:
+    """`loss == float("nan")`, `loss is math.nan`: false for every loss."""
+    found: set[str] = set()
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], (ast.Eq, ast.Is)):
+            left, right = node.left, node.comparators[0]
+            for value, other in ((left, right), (right, left)):
+                text = ast.unparse(other).lower().replace('"', "'")
+                if text in ("float('nan')", "math.nan", "np.nan", "numpy.nan", "torch.nan"):
+                    found.add(ast.unparse(value))
+    return tuple(sorted(found))
 
 
 def _unwrapped(node: ast.expr) -> ast.expr:

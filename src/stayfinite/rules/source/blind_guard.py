@@ -43,6 +43,16 @@ class GuardBlindToNaN(Rule[SourceFile]):
             trains = any(event.what in ("backward", "step") for event in facts.events)
             asked = {name for guard in facts.guards for name in (*guard.finite, *guard.only_nan)}
             for guard in facts.guards:
+                if guard.never:
+                    yield self.finding(
+                        f"`if {guard.test}` is never true: NaN is not equal to anything, not even to NaN",
+                        fix=f"use not torch.isfinite({guard.never[0]})",
+                        evidence={"test": guard.test, "variables": list(guard.never)},
+                        file=subject.path,
+                        line=guard.line,
+                        column=guard.column,
+                    )
+                    continue
                 blind = [name for name in guard.compared if name not in asked]
                 if (
                     not (trains and blind and guard.skips and guard.loop)

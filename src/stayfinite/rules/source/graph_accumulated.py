@@ -74,9 +74,9 @@ class LossSummedWithItsGraph(Rule[SourceFile]):
                 if plain or detached:
                     continue
                 yield self.finding(
-                    f"{event.subject} += {event.argument} keeps the graph of every step "
+                    f"{event.subject} gathers {event.argument} and keeps the graph of every step "
                     f"(backward at line {backward.line})",
-                    fix=f"{event.subject} += {event.argument}.item(), non-finite values left out and counted",
+                    fix=f"gather {event.argument}.item(), non-finite values left out and counted",
                     evidence={"backward": backward.line},
                     file=subject.path,
                     line=event.line,

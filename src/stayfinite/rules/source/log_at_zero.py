@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile
 from stayfinite.rules.source.phrases import at, evidence, just_made, level, origin
+from stayfinite.rules.source.probabilities import argument_text, probability_by_use
 
 
 class LogCanReachZero(Rule[SourceFile]):
@@ -48,12 +49,20 @@ class LogCanReachZero(Rule[SourceFile]):
             if not operation.operands or operation.guarded or operation.selected:
                 continue
             value = operation.operands[-1] if operation.name == "xlogy" else operation.operands[0]
-            if (
-                not value.known
-                or value.kind == "number"
-                or just_made(value)
-                or _better_told_elsewhere(operation)
-            ):
+            if not value.known and operation.name == "log" and probability_by_use(subject, operation):
+                name = argument_text(operation.text)
+                yield self.finding(
+                    f"log of `{name}`, which is used as a probability here and may be exactly 0",
+                    fix="take logits: F.log_softmax, F.logsigmoid, "
+                    "F.binary_cross_entropy_with_logits; else clamp first",
+                    evidence=evidence(operation, value),
+                    severity=level(operation, self.severity),
+                    **at(subject, operation),
+                )
+                continue
+            if not value.known or value.kind == "number" or just_made(value):
+                continue
+            if _better_told_elsewhere(operation):
                 continue
             edge = -1.0 if operation.name == "log1p" else 0.0
             reached = value.reaches(edge) or value.below(edge)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.findings.subjects.source_file import Operation, SourceFile
 from stayfinite.rules.source.phrases import at, evidence
 
 
@@ -46,16 +47,16 @@ class DeviationOfOneSample(Rule[SourceFile]):
             correction = operation.options.get("correction") or operation.options.get("unbiased")
             if correction is not None and correction.const in (0, False):
                 continue
-            single = value.shape is not None and all(size == 1 for size in value.shape) and bool(value.shape)
+            single = _single(operation)
             piece = (
                 value.has("slice")
                 and operation.in_loop
                 and len(operation.operands) == 1
                 and not operation.options
             )
-            if not (single or piece):
+            if not (single or piece or _advantages(subject, operation)):
                 continue
-            what = "a single element" if single else "a slice whose last piece may hold one element"
+            what = "a single element" if single else "what may be a single sample (the last, shorter batch)"
             yield self.finding(
                 f"{operation.name} of {what}: it divides by n - 1 = 0",
                 fix="leave it out for one sample (if x.numel() > 1), drop the last short "
@@ -64,3 +65,27 @@ class DeviationOfOneSample(Rule[SourceFile]):
                 severity=Severity.ERROR if single else self.severity,
                 **at(subject, operation),
             )
+
+
+def _single(operation: Operation) -> bool:
+    """The reduced dimensions are known to have one element."""
+    shape = operation.operands[0].shape
+    if not shape:
+        return False
+    given = operation.option("dim", 1)
+    if given is None:
+        return all(size == 1 for size in shape)
+    number = given.number
+    return number is not None and -len(shape) <= number < len(shape) and shape[int(number)] == 1
+
+
+def _advantages(subject: SourceFile, operation: Operation) -> bool:
+    """(adv - adv.mean()) / (adv.std() + eps) of advantages, whose last mini-batch may hold one."""
+    name = operation.text.partition(".std(")[0]
+    if len(operation.operands) != 1 or operation.options or operation.operands[0].known:
+        return False
+    if not re.fullmatch(r"(\w+\.)?\w*(adv|advs|advantage|advantages)\w*", name, re.IGNORECASE):
+        return False
+    lines = subject.text.splitlines()
+    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    return f"{name}.mean()" in line

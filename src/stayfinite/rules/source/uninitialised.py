@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.findings.subjects.source_file import Operation, SourceFile
 from stayfinite.rules.source.phrases import at, evidence
 
-_INITIALISES = re.compile(
-    r"init|reset|normal_|uniform_|zeros_|ones_|fill_|copy_|constant_|zero_|eye_|load_state_dict|xavier|kaiming|orthogonal|load"
+_FILLS_ALL = re.compile(
+    r"reset_parameters|_?init_weights|weight_init|init_params|self\.(named_)?(parameters|modules)\(|self\.apply\(|"
+    r"post_init|_init\("
 )
 _RESETS = re.compile(r"reset|init_weights|_init|initialize|initialise|post_init|fill_|init_empty|materialize")
 
@@ -46,20 +47,21 @@ class UninitialisedParameter(Rule[SourceFile]):
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
         called = [name for name in subject.calls if not name.startswith("__")]
-        if not any(_INITIALISES.search(name) for name in called):
-            for operation in subject.named("Parameter"):
-                text = operation.text
-                fixed = operation.options.get("requires_grad")
-                if fixed is not None and fixed.const is False:
-                    continue  # filled from a checkpoint by a loader of its own
-                if re.search(r"torch\.(empty\(|(Tensor|FloatTensor)\(\s*[\w.])", text) and "(0" not in text:
-                    yield self.finding(
-                        f"`{text}` is memory that nobody initialised, and this file calls no initialiser",
-                        fix="initialise it: nn.init.* in __init__ or reset_parameters, or "
-                        "torch.zeros / torch.randn",
-                        evidence=evidence(operation),
-                        **at(subject, operation),
-                    )
+        for operation in subject.named("Parameter"):
+            text = operation.text
+            fixed = operation.options.get("requires_grad")
+            if fixed is not None and fixed.const is False:
+                continue  # filled from a checkpoint by a loader of its own
+            if not re.search(r"torch\.(empty\(|(Tensor|FloatTensor)\(\s*[\w.])", text) or "(0" in text:
+                continue
+            if _initialised(subject, operation):
+                continue
+            yield self.finding(
+                f"`{text}` is memory that nobody initialised, and nothing in this file fills it",
+                fix="initialise it: nn.init.* in __init__ or reset_parameters, or torch.zeros / torch.randn",
+                evidence=evidence(operation),
+                **at(subject, operation),
+            )
         if "to_empty" in subject.text and not any(_RESETS.search(name) for name in called):
             for operation in subject.named("to_empty"):
                 yield self.finding(
@@ -70,3 +72,20 @@ class UninitialisedParameter(Rule[SourceFile]):
                     evidence=evidence(operation),
                     **at(subject, operation),
                 )
+
+
+def _initialised(subject: SourceFile, operation: Operation) -> bool:
+    """The parameter's own name stands in a call that fills it, or the file fills all parameters in a loop."""
+    if _FILLS_ALL.search(subject.text) or "load_state_dict" in subject.calls:
+        return True
+    lines = subject.text.splitlines()
+    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    match = re.search(r"([\w.]+)\s*(?::[^=]+)?=\s*[\w.]*Parameter\(", line)
+    if match is None:
+        return True  # where it goes is not seen
+    name = re.escape(match.group(1).rpartition(".")[2])
+    place = rf"\b{name}\b(\.data)?(\[[^\n]*\])?"
+    return (
+        re.search(rf"\w+_\([^\n]*\b{name}\b|{place}\.\w+_\(|{place}\s*=(?!\s*[\w.]*Parameter)", subject.text)
+        is not None
+    )
