@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 import pytest
-from rules.source.twins import HEAD, TWINS, Twin
 
+from rules.source.twins import HEAD, TWINS, Twin
 from stayfinite.findings import Finding, all_rules, examine
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.readers.source import read_source

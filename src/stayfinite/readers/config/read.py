@@ -76,6 +76,10 @@ _TRAINING_WORDS = frozenset(
 )
 
 
+_AMBIGUOUS = frozenset(("batch", "steps", "optim", "precision", "eps", "clip", "ema", "amp", "scheduler", "epochs",
+                        "temperature", "warmup", "accumulation", "dropout"))  # fmt: skip
+
+
 def read_config(path: Path) -> ConfigFile:
     """Read one file; a Hydra-style defaults list is followed into the files it names."""
     try:
@@ -122,6 +126,7 @@ def _kind(entries: list[Entry]) -> str:
 
 
 def is_training_config(config: ConfigFile) -> bool:
-    """Something in it is about training; package manifests and data are not."""
+    """Something in it is about training; package manifests, workflows and data are not."""
     words = {entry.word for entry in config.entries}
-    return config.kind != "training" or len(words & _TRAINING_WORDS) >= 2
+    found = words & _TRAINING_WORDS
+    return config.kind != "training" or bool(found - _AMBIGUOUS) or len(found) >= 2

@@ -128,6 +128,8 @@ def _clash(said: list[tuple[str, Entry]]) -> tuple[tuple[str, Entry], tuple[str,
 
 def _same_level(a: Entry, b: Entry) -> bool:
     """Not one in an alternative section (debug, accelerated) that takes the other's place."""
+    if a.word == b.word == "enabled":  # fp16.enabled and bf16.enabled of one DeepSpeed file
+        return a.path[:-2] == b.path[:-2]
     return a.word != b.word or a.path[:-1] == b.path[:-1]
 
 
