@@ -20,6 +20,8 @@ from stayfinite.lint.settings import Settings, WrongSettings, find_settings
 from stayfinite.report.file_progress import FileProgress
 from stayfinite.report.text import lines, tally
 
+_DEEPEST_CALLS = 5000
+
 
 @dataclass(slots=True)
 class Request:
@@ -50,6 +52,7 @@ def run(request: Request) -> int:
     if unknown is not None:
         click.echo(f"Error: no rule is called {unknown!r}; `stayfinite rules` lists them", err=True)
         return 2
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST_CALLS))  # long sums nest deeply
     with FileProgress(quiet=request.preset is not None) as progress:
         report = lint(
             request.paths, settings, exclude=request.exclude, source=request.source, advance=progress.advance
@@ -92,7 +95,10 @@ def _unknown_codes(wanted: Sequence[str]) -> str | None:
 def _text(report: Report, everything: bool, fixable: int) -> list[RenderableType]:
     made: list[RenderableType] = [*lines(report.findings, everything=everything)]
     configs = len(report.configs)
-    counted = f"{report.sources} sources, {configs} configurations, {report.lines} lines"
+    counted = ", ".join(
+        f"{number} {name}{'' if number == 1 else 's'}"
+        for number, name in ((report.sources, "source"), (configs, "configuration"), (report.lines, "line"))
+    )
     made.append(Text(f"{tally(report.findings)} in {counted}", style="bold"))
     if fixable:
         made.append(Text("some have an exact stable form: --fix shows it", style="dim"))

@@ -117,17 +117,21 @@ def _walk(folder: Path, refused: list[str] | None) -> Iterator[Path]:
         )
         for name in sorted(files):
             path = Path(place, name)
-            if path.suffix in SOURCE_ENDINGS or (
-                path.suffix in CONFIG_ENDINGS and name not in _NO_CONFIGS and _small(path)
-            ):
+            if path.suffix in SOURCE_ENDINGS:
                 yield path
+            elif path.suffix in CONFIG_ENDINGS and name not in _NO_CONFIGS:
+                size = _size(path)
+                if size <= _LARGEST_IN_FOLDER:
+                    yield path
+                else:
+                    _refuse(refused, f"{path}: {size / 1e6:.0f} MB is data, not a configuration")
 
 
-def _small(path: Path) -> bool:
+def _size(path: Path) -> int:
     try:
-        return path.stat().st_size <= _LARGEST_IN_FOLDER
+        return path.stat().st_size
     except OSError:
-        return True  # reading it says why not
+        return 0  # reading it says why not
 
 
 def _excluded(path: Path, patterns: Sequence[str]) -> bool:

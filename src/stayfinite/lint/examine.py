@@ -86,7 +86,7 @@ def _take_source(found: Found, folder: _Folder, report: Report, settings: Settin
         return
     subject.settings = settings.thresholds
     report.sources += 1
-    report.lines += text.count("\n") + 1
+    report.lines += len(text.splitlines())
     if subject.operations or subject.functions or subject.constants:
         folder.sources.append(subject)
     if folder.half_model is None:
@@ -108,7 +108,7 @@ def _add_config(config: ConfigFile, folder: _Folder, report: Report, settings: S
     config.settings = settings.thresholds
     folder.configs.append(config)
     report.configs.append(config)
-    report.lines += config.text.count("\n") + 1
+    report.lines += len(config.text.splitlines())
 
 
 def _is_config_module(path: Path) -> bool:

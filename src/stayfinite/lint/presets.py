@@ -110,7 +110,7 @@ def _number(value: float) -> str:
     text = f"{value:.6g}"
     if "e" in text:
         mantissa, _, exponent = text.partition("e")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{int(exponent):+d}"
     return text if "." in text else f"{text}.0"
 
 

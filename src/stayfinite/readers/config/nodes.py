@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from stayfinite.findings.subjects.config_file import Entry
 
 DEEPEST = 100
-MOST_ENTRIES = 200_000
+MOST_ENTRIES = 20_000
 
 
 class UnreadableConfig(Exception):

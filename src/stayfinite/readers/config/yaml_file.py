@@ -14,6 +14,9 @@ _PLAIN = yaml.SafeLoader("")  # resolves plain scalars the way PyYAML does
 def read(text: str, file: str) -> Collected:
     found = Collected(file)
     try:
+        _refuse_deep(
+            text, file
+        )  # libyaml's composer calls itself and ends the process when nested too deeply
         documents = list(yaml.compose_all(text, Loader=_LOADER))
     except (yaml.YAMLError, RecursionError, ValueError) as trouble:
         problem = getattr(trouble, "problem", None) or str(trouble).partition("\n")[0] or "nested too deeply"
@@ -24,6 +27,20 @@ def read(text: str, file: str) -> Collected:
         if isinstance(document, yaml.MappingNode):
             _mapping(document, (), found, set())
     return found
+
+
+def _refuse_deep(text: str, file: str) -> None:
+    """Count the nesting in the stream of events, which needs no stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+            if depth > DEEPEST:
+                raise UnreadableConfig(
+                    f"{file}:{event.start_mark.line + 1}: nested too deeply for a configuration"
+                )
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
 
 
 def _mapping(node: yaml.MappingNode, path: tuple[str, ...], found: Collected, above: set[int]) -> None:

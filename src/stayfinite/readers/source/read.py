@@ -50,7 +50,8 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
     try:
         return raw.decode(encoding)
     except (UnicodeDecodeError, LookupError) as trouble:
-        raise UnreadableSource(f"{path}: the text is not {encoding}") from trouble
+        named = "UTF-8" if encoding.startswith("utf-8") else encoding
+        raise UnreadableSource(f"{path}: the text is not {named}") from trouble
 
 
 def parse(text: str, path: str) -> ast.Module:

@@ -112,6 +112,7 @@ WATCHED = frozenset(
         "true_divide",
         "divide",
         "softmax",
+        "sigmoid",
         "einsum",
         "Parameter",
         "ctc_loss",
