@@ -36,9 +36,8 @@ def _refuse_deep(text: str, file: str) -> None:
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             depth += 1
             if depth > DEEPEST:
-                raise UnreadableConfig(
-                    f"{file}:{event.start_mark.line + 1}: nested too deeply for a configuration"
-                )
+                where = f":{event.start_mark.line + 1}" if event.start_mark is not None else ""
+                raise UnreadableConfig(f"{file}{where}: nested too deeply for a configuration")
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             depth -= 1
 
