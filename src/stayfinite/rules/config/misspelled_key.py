@@ -74,6 +74,8 @@ KNOWN = frozenset(
     ]
 )
 
+_OTHER_WORDS = frozenset(("optimize", "optimized", "patch_size", "output_dim", "max_step", "num_head"))
+
 
 class MisspelledKey(Rule[ConfigFile]):
     """A key is one slip of the keyboard away from a well-known one that is not set.
@@ -111,7 +113,7 @@ class MisspelledKey(Rule[ConfigFile]):
             sections.setdefault(entry.path[:-1], set()).add(entry.word)
         for entry in subject.entries:
             word = entry.word
-            if word in KNOWN or len(word) < 6:
+            if word in KNOWN or word in _OTHER_WORDS or len(word) < 6:
                 continue
             meant = next(
                 (known for known in _candidates(word) if known not in sections[entry.path[:-1]]), None
@@ -126,6 +128,14 @@ class MisspelledKey(Rule[ConfigFile]):
                 evidence={"key": entry.name, "meant": meant},
                 **at(entry),
             )
+
+
+_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_NEIGHBOURS = {
+    letter: "".join(other[max(0, place - 1) : place + 2] for other in _ROWS[max(0, row - 1) : row + 2])
+    for row, keys in enumerate(_ROWS)
+    for place, letter in enumerate(keys)
+}
 
 
 def _candidates(word: str) -> Iterator[str]:
@@ -143,8 +153,9 @@ def _one_slip(a: str, b: str) -> bool:
     while start < min(len(a), len(b)) and a[start] == b[start]:
         start += 1
     if len(a) == len(b):
-        rest = a[start + 1 :] == b[start + 1 :]
+        beside = b[start] in _NEIGHBOURS.get(a[start], "")  # patch_size is no slip of batch_size
+        rest = beside and a[start + 1 :] == b[start + 1 :]
         swapped = a[start : start + 2] == b[start : start + 2][::-1] and a[start + 2 :] == b[start + 2 :]
-        return (rest and a[start] not in "_") or swapped
+        return rest or swapped
     shorter, longer = sorted((a, b), key=len)
     return shorter[start:] == longer[start + 1 :]

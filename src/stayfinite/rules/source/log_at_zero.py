@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.source_file import Operation, SourceFile
+from stayfinite.findings.subjects.source_file import Operation, SourceFile, Value
 from stayfinite.rules.source.phrases import at, evidence, just_made, level, origin
 from stayfinite.rules.source.probabilities import argument_text, probability_by_use
 
@@ -62,7 +63,7 @@ class LogCanReachZero(Rule[SourceFile]):
                 continue
             if not value.known or value.kind == "number" or just_made(value):
                 continue
-            if _better_told_elsewhere(operation):
+            if _better_told_elsewhere(operation) or _nothing_shows_it(value):
                 continue
             edge = -1.0 if operation.name == "log1p" else 0.0
             reached = value.reaches(edge) or value.below(edge)
@@ -79,6 +80,13 @@ class LogCanReachZero(Rule[SourceFile]):
                 severity=level(operation, self.severity),
                 **at(subject, operation),
             )
+
+
+def _nothing_shows_it(value: Value) -> bool:
+    """Bounds that are only formal: a lone square, or a lower end at minus infinity that no layer or noise explains."""
+    if value.low == -math.inf:
+        return not value.traits & {"network", "noise"}
+    return value.has("square") and value.high == math.inf and value.made_by("sum", "mean", depth=4) is None
 
 
 def _without_eps(operation: Operation) -> bool:
