@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source.calls import Caller
-from stayfinite.readers.source.expressions import element_of, join
+from stayfinite.readers.source.finite_tests import finite_names, refuses_bad_norm
 from stayfinite.readers.source.index import Index
 from stayfinite.readers.source.names import dotted, resolve, variables
 from stayfinite.readers.source.scope import UNKNOWN, ClassFacts, Scope
+from stayfinite.readers.source.values import join
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NO_GRAD = ("no_grad", "inference_mode")
@@ -28,7 +29,7 @@ class Executor(Caller):
         self._tests_finite = tests_finite  # False where the file never says isfinite: a walk less
         self._collect(found)
         self.scope = Scope(self.globals, "", finite=self._finite(found.tree.body, own=True))
-        self.scope.refuses_bad_norm = self._tests_finite and _refuses_bad_norm(found.tree.body)
+        self.scope.refuses_bad_norm = self._tests_finite and refuses_bad_norm(found.tree.body)
         self._block(found.tree.body)
         self.globals = self.scope.variables
         for function in self.functions.values():
@@ -40,7 +41,7 @@ class Executor(Caller):
                     self._alone(method, facts)
 
     def _finite(self, body: list[ast.stmt], own: bool = False) -> frozenset[str]:
-        return _finite_names(body, own) if self._tests_finite else frozenset()
+        return finite_names(body, own) if self._tests_finite else frozenset()
 
     def _collect(self, found: Index) -> None:
         """Every function and class, wherever it is defined (a nested one under its own name)."""
@@ -97,7 +98,7 @@ class Executor(Caller):
         if any(self._is_no_grad(decorator) for decorator in function.decorator_list):
             scope.no_grad = True
         scope.finite = self._finite(function.body)
-        scope.refuses_bad_norm = self._tests_finite and _refuses_bad_norm(function.body)
+        scope.refuses_bad_norm = self._tests_finite and refuses_bad_norm(function.body)
         self._block(function.body)
         returned = scope.returned
         if not returned:
@@ -353,48 +354,3 @@ def _replaces(node: ast.If, after: dict[str, Value], before: dict[str, Value]) -
         )
         for statement in node.body
     )
-
-
-def _finite_names(body: list[ast.stmt], own: bool = False) -> frozenset[str]:
-    """The variables that a function tests with isfinite, or for both NaN and Inf."""
-    finite: set[str] = set()
-    nan: set[str] = set()
-    inf: set[str] = set()
-    for statement in body:
-        if own and isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-            continue
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
-                if called in ("isfinite", "isnan", "isinf"):
-                    arguments = [*node.args]
-                    if isinstance(node.func, ast.Attribute) and not node.args:
-                        arguments.append(node.func.value)
-                    names = {name for argument in arguments for name in variables(argument)}
-                    {"isfinite": finite, "isnan": nan, "isinf": inf}[called].update(names)
-    # Outside of a decision isfinite only looks: `bad = not isfinite(loss)` does not save the step.
-    decided = _decided(body)
-    return frozenset((finite | (nan & inf)) & decided)
-
-
-def _decided(body: list[ast.stmt]) -> set[str]:
-    found: set[str] = set()
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
-                found |= variables(node.test)
-    return found
-
-
-def _refuses_bad_norm(body: list[ast.stmt]) -> bool:
-    return any(
-        isinstance(node, ast.keyword)
-        and node.arg == "error_if_nonfinite"
-        and isinstance(node.value, ast.Constant)
-        and node.value.value is True
-        for statement in body
-        for node in ast.walk(statement)
-    )
-
-
-__all__ = ["Executor", "autocast_dtype", "element_of"]
