@@ -49,6 +49,7 @@ class Rule(ABC, Generic[Subject]):
         evidence: Mapping[str, Any],
         file: str | None = None,
         line: int | None = None,
+        column: int | None = None,
         confidence: float = 1.0,
         severity: Severity | None = None,
         cause: str | None = None,
@@ -65,6 +66,7 @@ class Rule(ABC, Generic[Subject]):
             confidence=confidence,
             file=file,
             line=line,
+            column=column,
             evidence=evidence,
             proof=proof,
         )
