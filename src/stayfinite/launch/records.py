@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stayfinite.findings import Incident, dumps
 from stayfinite.launch.options import Options
+from stayfinite.report.html.incident_page import write_incident_page
 
 SCHEMA = 1
 
@@ -20,6 +21,7 @@ def write(options: Options, run_dir: Path | None, incidents: list[Incident]) -> 
             folder = run_dir / "incidents" / f"{number:04d}"
             folder.mkdir(parents=True, exist_ok=True)
             _write_whole(folder / "incident.json", dumps(incident.to_json(), indent=2) + "\n")
+            write_incident_page(folder)
 
 
 def _write_whole(path: Path, text: str) -> None:
