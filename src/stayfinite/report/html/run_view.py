@@ -32,7 +32,8 @@ class Row:
 class RunView:
     """What the templates ask for."""
 
-    def __init__(self, contents: RunContents) -> None:
+    def __init__(self, contents: RunContents, *, live: bool = False) -> None:
+        self.live = live
         self.name = contents.name
         self.record = contents.record or RunRecord()
         self.has_record = contents.record is not None
@@ -225,12 +226,13 @@ def _row(line: dict[str, Any]) -> Row:
         words = f"{text(finding, 'code')} {text(finding, 'name')}: {text(finding, 'message')}"
     elif kind == "incident":
         incident = text(line, "incident")
+        words = f"incident {incident}"
     elif kind == "forecast":
         words = ForecastView(line).sentence
     elif not words:
         rest = {key: value for key, value in line.items() if key not in ("event", "step", "action")}
         words = "; ".join(f"{key} {value}" for key, value in facts_of(rest)[:8])
-    return Row(step, step, kind, sentence(words), incident)
+    return Row(step, step, kind, words if incident else sentence(words), incident)
 
 
 def _summary(envelope: Envelope) -> tuple[str, str, int, int]:

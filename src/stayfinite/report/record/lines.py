@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 NAME = "run.jsonl"
 _CHUNK = 1 << 20
 _REMEMBERED = 256
+_END = 1 << 16
 _LONGEST = 1 << 25  # a line beyond this is no line of ours
 _ROTATED = re.compile(re.escape(NAME) + r"\.(\d+)(\.gz)?")
 _CONSTANTS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -85,7 +86,16 @@ def record_files(run_dir: Path) -> list[Path]:
 
 def read_batches(run_dir: Path) -> Iterator[Batch]:
     """Everything that is there now, in pieces of about a megabyte."""
-    for path in record_files(run_dir):
+    yield from _read_files(record_files(run_dir))
+
+
+def read_rotated(run_dir: Path) -> Iterator[Batch]:
+    """What was moved out of the way of run.jsonl before."""
+    yield from _read_files([path for path in record_files(run_dir) if path.name != NAME])
+
+
+def _read_files(paths: list[Path]) -> Iterator[Batch]:
+    for path in paths:
         parser = LineParser()
         try:
             with _open(path) as file:
@@ -155,3 +165,22 @@ class Tail:
                 return file.read(_LONGEST)
         except OSError:  # it was removed, not moved
             return b""
+
+
+def last_step_line(run_dir: Path) -> dict[str, Any]:
+    """The newest step of a run, from the end of its file; empty where there is none."""
+    try:
+        with (run_dir / NAME).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+            lines = parse(file.read(_END).split(b"\n")).lines
+    except OSError:  # no record
+        return {}
+    return next((line for line in reversed(lines) if "event" not in line), {})
+
+
+def record_time(run_dir: Path) -> float | None:
+    """When the record was last written to."""
+    try:
+        return (run_dir / NAME).stat().st_mtime
+    except OSError:  # no record
+        return None
