@@ -78,7 +78,7 @@ def test_the_quick_way_of_consecutive_steps_gives_the_same(
     envelope = Envelope(limit)
     for at in range(0, len(values), piece):
         part = values[at : at + piece]
-        envelope.extend(list(range(first + at, first + at + len(part))), part)
+        envelope.extend(range(first + at, first + at + len(part)), part)
     assert_nothing_is_lost(envelope, list(range(first, first + len(values))), values, limit)
 
 
@@ -116,7 +116,7 @@ def test_a_million_steps_with_one_spike_and_one_nan() -> None:
         if start == 610_000:
             values[123] = 812.5
             values[456] = "nan"
-        envelope.extend(list(range(start, start + 5000)), values)
+        envelope.extend(range(start, start + 5000), values)
     assert 1024 < len(envelope.buckets) <= 2048
     assert max(bucket[1] for bucket in envelope.buckets.values()) == 812.5
     assert envelope.buckets[610_456 // envelope.width][2] == 1

@@ -81,16 +81,18 @@ def forecast_limit(record: RunRecord) -> float | None:
 
 
 def compared_charts(records: dict[str, RunRecord]) -> list[dict[str, Json]]:
-    """The plots of several runs, one above the other. Of a quantity with parts every run shows its own."""
+    """The plots of several runs, one above the other. A run has one colour; parts of a quantity differ in dashes."""
     keys = list(dict.fromkeys(key for record in records.values() for key in record.series))
     made = []
     for quantity in quantities(keys):
         series: dict[str, Json] = {}
-        for name, record in records.items():
+        styles: dict[str, Json] = {}
+        for color, (name, record) in enumerate(records.items()):
             parts = [key for key in record.series if key[0] == quantity]
-            for key in parts:
-                series[name if len(parts) == 1 else f"{name}: {label(key)}"] = record.series[key].to_json()
-        made.append({**spec(quantity), "series": series})
+            for dash, key in enumerate(parts):
+                named = name if len(parts) == 1 else f"{name}: {label(key)}"
+                series[named], styles[named] = record.series[key].to_json(), [color, dash]
+        made.append({**spec(quantity), "series": series, "styles": styles})
     return made
 
 

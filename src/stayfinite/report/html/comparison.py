@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stayfinite.report.html.run_view import RunView
-from stayfinite.report.html.words import count, figure
+from stayfinite.report.html.words import figure
 from stayfinite.report.record.folder import RunContents
 from stayfinite.report.record.run import RunRecord
 
@@ -45,7 +45,7 @@ class Comparison:
             ("Updates applied", [f"{view.record.applied:,}" for view in views]),
             ("Steps refused", [f"{view.record.refused:,}" for view in views]),
             ("First refused step", [_shown(_first_refused(view)) for view in views]),
-            ("Incidents", [count(len(view.incidents) + view.incidents_left_out, "kind") for view in views]),
+            ("Kinds of failure", [f"{len(view.incidents) + view.incidents_left_out:,}" for view in views]),
             ("Last loss", [figure(view.record.last.get("loss")) for view in views]),
             ("Lowest loss", [figure(view.record.best_loss[0]) if view.record.best_loss else "–" for view in views]),
         ]  # fmt: skip

@@ -10,7 +10,7 @@ from stayfinite.report.html.incident_view import FindingView, IncidentView, fact
 from stayfinite.report.html.words import count, figure, sentence
 from stayfinite.report.record.envelope import Envelope
 from stayfinite.report.record.folder import RunContents
-from stayfinite.report.record.loose import items, mapping, number, text, to_number, whole
+from stayfinite.report.record.loose import items, mapping, text, to_number, whole
 from stayfinite.report.record.run import RunRecord
 
 INCIDENTS_SHOWN = 50
@@ -241,7 +241,3 @@ def _summary(envelope: Envelope) -> tuple[str, str, int, int]:
     highs = [bucket[1] for bucket in buckets if bucket[1] is not None]
     nan, inf = sum(bucket[2] for bucket in buckets), sum(bucket[3] + bucket[4] for bucket in buckets)
     return figure(min(lows, default=None)), figure(max(highs, default=None)), nan, inf
-
-
-def last_loss(record: RunRecord) -> float | None:
-    return number(record.last, "loss")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 from stayfinite.findings import Json, jsonable
 from stayfinite.report.record.envelope import Envelope
 from stayfinite.report.record.heat import HeatMap
-from stayfinite.report.record.loose import mapping, number, objects, text, to_number, whole
+from stayfinite.report.record.loose import mapping, objects, text, to_number, whole
 
 FIRST_EVENTS, LAST_EVENTS = 400, 400
 SERIES = 48
@@ -140,50 +141,49 @@ class RunRecord:
     def _add_steps(self, lines: list[dict[str, Any]]) -> None:
         if not lines:
             return
-        steps = [line["step"] for line in lines]
+        steps = as_range([line["step"] for line in lines])
         self.count += len(lines)
         low, high = min(steps), max(steps)
         self.first_step = low if self.first_step is None else min(self.first_step, low)
         self.last_step = high if self.last_step is None else max(self.last_step, high)
         self.last = lines[-1]
-        self._actions(steps, lines)
+        self._actions(lines)
         for key in dict.fromkeys(chain.from_iterable(lines)):
             if key not in _NOT_DRAWN:
-                self._quantity(key, steps, [line.get(key) for line in lines])
+                self._quantity(key, steps, _column(lines, key))
 
-    def _actions(self, steps: list[int], lines: list[dict[str, Any]]) -> None:
-        for step, line in zip(steps, lines, strict=True):
+    def _actions(self, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
             action = line.get("action", "none")
             if action == "none" or not isinstance(action, str):
                 continue
             if action not in self.action_steps and len(self.action_steps) >= _PARTS:
                 action = "other"
             self.actions[action] += 1
-            self.action_steps.setdefault(action, Envelope()).extend([step], [1.0])
+            self.action_steps.setdefault(action, Envelope()).extend([line["step"]], [1.0])
 
-    def _quantity(self, key: str, steps: list[int], column: list[Any]) -> None:
+    def _quantity(self, key: str, steps: Sequence[int], column: list[Any]) -> None:
         example = next((value for value in column if value is not None), None)
         if isinstance(example, dict):
             names = dict.fromkeys(name for value in column if isinstance(value, dict) for name in value)
             for name in islice(names, _PARTS):
-                part = [value.get(name) if isinstance(value, dict) else None for value in column]
-                self._part(key, name, steps, part)
+                self._part(key, name, steps, _column(column, name))
         elif isinstance(example, list):
             longest = max(len(value) for value in column if isinstance(value, list))
             for index in range(min(longest, _PARTS)):
-                self._put(key, str(index), steps, [_element(value, index) for value in column])
+                self._put(key, str(index), steps, _column(column, index))
         else:
             self._put(key, "", steps, column)
 
-    def _part(self, key: str, name: str, steps: list[int], column: list[Any]) -> None:
+    def _part(self, key: str, name: str, steps: Sequence[int], column: list[Any]) -> None:
         """A named part is a number, or the two ends of a range."""
         if any(isinstance(value, list) for value in column):
             for end, index in (("least", 0), ("greatest", 1)):
-                self._put(f"{key} {name}", end, steps, [_element(value, index) for value in column])
+                self._put(f"{key} {name}", end, steps, _column(column, index))
         else:
             self._put(key, name, steps, column)
 
-    def _put(self, quantity: str, part: str, steps: list[int], column: list[Json]) -> None:
+    def _put(self, quantity: str, part: str, steps: Sequence[int], column: list[Json]) -> None:
         key = (quantity, part)
         envelope = self.series.get(key)
         if envelope is None:
@@ -200,19 +200,29 @@ class RunRecord:
         if key == ("loss", ""):
             self._best(steps, column)
 
-    def _best(self, steps: list[int], column: list[Json]) -> None:
-        numbers = [
-            (value, step)
-            for value, step in zip(column, steps, strict=True)
-            if isinstance(value, float) and value == value
-        ]
+    def _best(self, steps: Sequence[int], column: list[Json]) -> None:
+        numbers = [value for value in column if type(value) is float]
         if numbers:
-            best = min(numbers)
-            self.best_loss = best if self.best_loss is None else min(self.best_loss, best)
-
-    def last_number(self, key: str) -> float | None:
-        return number(self.last, key)
+            least = min(numbers)
+            if self.best_loss is None or least < self.best_loss[0]:
+                self.best_loss = least, steps[column.index(least)]
 
 
-def _element(value: Any, index: int) -> Any:
-    return value[index] if isinstance(value, list) and len(value) > index else None
+def as_range(steps: list[int]) -> Sequence[int]:
+    """Consecutive steps as a range; others as they are."""
+    consecutive = range(steps[0], steps[0] + len(steps))
+    return consecutive if steps[-1] == consecutive[-1] and steps == list(consecutive) else steps
+
+
+def _column(rows: Sequence[Any], key: str | int) -> list[Any]:
+    """One entry of each row (an object or a list); None where a row does not have it. Mostly all have it."""
+    try:
+        return list(map(itemgetter(key), rows))
+    except (LookupError, TypeError):
+        return [_entry(row, key) for row in rows]
+
+
+def _entry(row: Any, key: str | int) -> Any:
+    if isinstance(row, dict):
+        return row.get(key)
+    return row[key] if isinstance(row, list) and isinstance(key, int) and key < len(row) else None

@@ -187,10 +187,18 @@ class Chart {
     names.forEach((name, i) => {
       const entry = htmlNode("span", "", undefined, this.names);
       const line = htmlNode("i", "", undefined, entry);
-      line.style.borderTopColor = `var(--s${i % 8})`;
-      line.style.borderTopStyle = i < 8 ? "solid" : "dashed";
+      const [color, dash] = this.look(name, i);
+      line.style.borderTopColor = `var(--s${color})`;
+      line.style.borderTopStyle = ["solid", "dashed", "dotted", "double"][dash % 4];
       entry.appendChild(document.createTextNode(name));
     });
+  }
+
+  // Colour and dashes of a series: as the data say, else by its place.
+  look(name, index) {
+    const styles = this.spec.styles;
+    const [color, dash] = styles && Object.hasOwn(styles, name) ? styles[name] : [index, Math.floor(index / 8)];
+    return [color % 8, dash];
   }
 
   plotWidth() { return Math.max(40, this.figure.clientWidth - LEFT - RIGHT); }
@@ -253,7 +261,7 @@ class Chart {
   }
 
   drawSeries(list, index, y) {
-    const color = `var(--s${index % 8})`;
+    const [number, dash] = this.look([...this.series.keys()][index], index), color = `var(--s${number})`;
     let upper = "", lower = [], middle = "", pen = "M", wide = false, alone = 0, dots = "";
     const band = () => {
       if (wide && lower.length > 1) svgNode("path", { class: "band", d: upper + lower.reverse().join("") + "Z", fill: color }, this.svg);
@@ -273,7 +281,7 @@ class Chart {
     band();
     if (!middle) return;
     const wire = svgNode("path", { class: "wire", d: middle, stroke: color }, this.svg);
-    if (index >= 8) wire.setAttribute("stroke-dasharray", "5 3");
+    if (dash) wire.setAttribute("stroke-dasharray", ["", "6 3", "2 3", "8 2 2 2"][dash % 4]);
     if (dots) svgNode("path", { d: dots, stroke: color, "stroke-width": list.length <= 60 ? 4 : 2, "stroke-linecap": "round", fill: "none" }, this.svg);
   }
 

@@ -43,7 +43,7 @@ class HeatMap {
     const numbers = [...this.columns.keys()].sort((a, b) => a - b);
     this.numbers = numbers;
     if (!numbers.length) return;
-    const rows = this.modules.length, height = Math.max(6, Math.min(18, Math.floor(560 / rows)));
+    const rows = this.modules.length, height = Math.max(2, Math.min(18, Math.floor(560 / rows)));
     let low = Infinity, high = -Infinity;
     for (const number of numbers) {
       for (let row = 0; row < rows; row++) {
