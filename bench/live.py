@@ -1,8 +1,8 @@
 """`stayfinite live` with five pages open on a run of 100 steps a second: how far the pages are behind.
 
 python bench/live.py [SECONDS]. Each page is a window of a real chromium. Behind is the age of the first step that a
-page does not show yet, looked at several times a second. Then the cost: a small guarded training, alone and watched by a
-live server with five readers, in turn; the ratio of the medians of the seconds a step.
+page does not show yet, looked at several times a second. Then the cost: a small guarded training, alone and watched
+by a live server with five readers, in turn; the ratio of the medians of the seconds a step.
 """
 
 from __future__ import annotations

@@ -188,13 +188,14 @@ def test_a_run_that_is_killed_stays_to_be_seen(tmp_path: Path) -> None:
     )
     with live(tmp_path / "run") as server, server.events() as messages:
         writer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")])
-        while (next(messages).get("step") or 0) < 100:
+        last = 0
+        while last < 100:
+            last = next(messages).get("step") or last
             assert writer.poll() is None
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
-        last = 0
         for message in messages:
-            last = max(last, message.get("step") or 0)
+            last = message.get("step") or last
             if message.get("quiet", 0) > 1:
                 break
         written = [json.loads(line)["step"] for line in (tmp_path / "run" / "run.jsonl").read_text().splitlines()
