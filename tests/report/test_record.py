@@ -154,7 +154,7 @@ def test_memory_does_not_grow_with_hostile_names() -> None:
     assert len(record.series) <= 48 and len(record.series_left_out) <= 48
     assert len(record.action_steps) <= 13
     assert len(record.events) == 800 and record.events_left_out == 2700
-    assert len(record.heat.modules) == 512 and len(record.heat.columns) <= 192
+    assert len(record.heat.modules) == 256 and len(record.heat.columns) <= 192
 
 
 @pytest.mark.parametrize(

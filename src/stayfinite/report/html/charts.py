@@ -58,7 +58,14 @@ def quantities(keys: list[Key]) -> list[str]:
 
 def spec(quantity: str, *, group: str = "run") -> dict[str, Json]:
     """A plot without its data."""
-    return {"id": chart_id(quantity, group), "group": group, "title": title(quantity), "series": {}}
+    order = [*TITLES].index(quantity) if quantity in TITLES else len(TITLES) - len(_LAST) - 0.5
+    return {
+        "id": chart_id(quantity, group),
+        "group": group,
+        "title": title(quantity),
+        "order": order,
+        "series": {},
+    }
 
 
 def record_charts(record: RunRecord) -> list[dict[str, Json]]:
@@ -121,5 +128,6 @@ def growth_chart(growth: dict[str, Any], group: str) -> dict[str, Json] | None:
         "id": chart_id("growth", group),
         "group": group,
         "title": "Largest value over time",
+        "order": len(TITLES),
         "series": {"largest value": envelope.to_json()},
     }

@@ -77,10 +77,9 @@ def _distinct(runs: Sequence[RunContents]) -> list[str]:
 
 
 def _first_refused(view: RunView) -> int | None:
-    firsts = [min(e.buckets) * e.width for e in view.record.action_steps.values() if e.buckets]
-    steps = [incident.step for incident in view.incidents if incident.step is not None]
-    exact = [line["step"] for line in view.record.first_events if "event" not in line][:1]
-    return min(exact or steps or firsts, default=None)
+    refused = [line["step"] for line in view.record.first_events if "event" not in line]
+    incidents = [incident.step for incident in view.incidents if incident.step is not None]
+    return min([*refused, *incidents], default=None)
 
 
 def _shown(step: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from typing import Any
 
@@ -30,6 +31,8 @@ _BLAME = {
     "flaky": "The replay is not sure: the same step does not always fail.",
 }
 _ENDS = 3
+_MOST = 24  # of anything that an incident lists; ours have fewer
+_CODE = re.compile(r"[A-Z]{3}\d{3}")
 _GAIN_WORTH_NAMING = 1.5
 
 
@@ -44,7 +47,7 @@ class IncidentView:
         self.step = file.step
         self.problem = file.problem
         self.birth = mapping(self.data, "birth")
-        self.findings = [FindingView(finding) for finding in objects(self.data, "findings")]
+        self.findings = [FindingView(finding) for finding in objects(self.data, "findings")[:_MOST]]
         self.group = f"i{self.number}"
 
     @property
@@ -73,7 +76,9 @@ class IncidentView:
         made = " and ".join(kinds) or "the first bad value"
         call = text(self.birth, "call") or text(self.birth, "op") or "an operation"
         where = (
-            f" on line {self.line} of `{base_name(self.file_name)}`" if self.file_name and self.line else ""
+            f" on line {self.line} of `{_no_ticks(base_name(self.file_name))}`"
+            if self.file_name and self.line
+            else ""
         )
         return f"It began{where}, where `{_no_ticks(call)}` gave {made}."
 
@@ -132,17 +137,17 @@ class IncidentView:
 
     @property
     def inputs(self) -> list[TensorRow]:
-        return [TensorRow(tensor) for tensor in objects(self.birth, "inputs")]
+        return [TensorRow(tensor) for tensor in objects(self.birth, "inputs")[:_MOST]]
 
     @property
     def observed(self) -> list[TensorRow]:
-        return [TensorRow(tensor) for tensor in objects(self.data, "observed")]
+        return [TensorRow(tensor) for tensor in objects(self.data, "observed")[:_MOST]]
 
     @property
     def path(self) -> list[PathNode]:
         """From the birth to the loss; after the birth, ops of one line and module are one node."""
         nodes: list[PathNode] = []
-        for op in objects(self.data, "path"):
+        for op in objects(self.data, "path")[: 20 * _MOST]:
             node = PathNode(op)
             if len(nodes) > 1 and nodes[-1].same_place(node):
                 nodes[-1].ops.append(node.ops[0])
@@ -157,7 +162,7 @@ class IncidentView:
 
     @property
     def growth(self) -> list[GrowthRow]:
-        rows = [GrowthRow(row) for row in objects(mapping(self.data, "growth"), "by_depth")]
+        rows = [GrowthRow(row) for row in objects(mapping(self.data, "growth"), "by_depth")[: 10 * _MOST]]
         heights = [row.height for row in rows if row.height is not None]
         lowest, highest = min(heights, default=0.0), max(heights, default=0.0)
         for row in rows:
@@ -174,7 +179,7 @@ class IncidentView:
 
     @property
     def tried(self) -> list[TriedRow]:
-        return [TriedRow(row) for row in objects(self.data, "tried")]
+        return [TriedRow(row) for row in objects(self.data, "tried")[:_MOST]]
 
     @property
     def proof(self) -> TriedRow | None:
@@ -196,23 +201,13 @@ class IncidentView:
 
     @property
     def commands(self) -> list[tuple[str, str]]:
-        """What to type, and what it does."""
-        made = [
-            (f"stayfinite explain {f.code}", f"the page of {f.code}, {f.name}")
-            for f in self.findings[:1]
-            if f.code
-        ]
+        """What to type, and what it does. They are meant for a shell, so nothing of the incident goes in unchecked."""
+        known = [finding for finding in self.findings[:1] if _CODE.fullmatch(finding.code)]
+        made = [(f"stayfinite explain {finding.code}", f"the page of {finding.code}") for finding in known]
         if self.file.has_capsule:
             made.insert(
-                0,
-                (
-                    f"stayfinite replay {shlex.quote(str(self.file.folder))}",
-                    "runs this one step again, offline",
-                ),
+                0, (f"stayfinite replay {shlex.quote(str(self.file.folder))}", "runs this one step again")
             )
-        command = text(mapping(self.data, "environment"), "command")
-        if command:
-            made.append((command, "what was run"))
         return made
 
     @property

@@ -13,7 +13,6 @@ from stayfinite.report.record.folder import RunContents
 from stayfinite.report.record.loose import items, mapping, text, to_number, whole
 from stayfinite.report.record.run import RunRecord
 
-INCIDENTS_SHOWN = 50
 _FORECASTS_SHOWN = 8
 
 
@@ -39,10 +38,8 @@ class RunView:
         self.has_record = contents.record is not None
         self.broken_lines = contents.broken_lines
         times = self.record.times_seen
-        self.incidents = [
-            IncidentView(file, times.get(file.number, 1)) for file in contents.incidents[:INCIDENTS_SHOWN]
-        ]
-        self.incidents_left_out = len(contents.incidents) - len(self.incidents)
+        self.incidents = [IncidentView(file, times.get(file.number, 1)) for file in contents.incidents]
+        self.incidents_left_out = contents.incidents_left_out
         self.audit = [FindingView(finding) for finding in self.record.findings]
 
     @property

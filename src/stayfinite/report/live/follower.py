@@ -9,9 +9,16 @@ from typing import Any
 
 from stayfinite.findings import Json
 from stayfinite.report.html import charts
-from stayfinite.report.html.page import FRAGMENTS, fragment, incident_fragment, run_data
-from stayfinite.report.html.run_view import INCIDENTS_SHOWN, RunView
-from stayfinite.report.record.folder import INCIDENT, INCIDENTS, IncidentFile, RunContents, read_incident
+from stayfinite.report.html.page import FRAGMENTS, fragment, incident_fragment, render_live, run_data
+from stayfinite.report.html.run_view import RunView
+from stayfinite.report.record.folder import (
+    INCIDENT,
+    INCIDENTS_SHOWN,
+    IncidentFile,
+    RunContents,
+    incident_folders,
+    read_incident,
+)
 from stayfinite.report.record.lines import Batch, Tail, read_rotated
 from stayfinite.report.record.run import RunRecord
 
@@ -33,6 +40,7 @@ class RunFollower:
         self._tail = Tail(run_dir)
         self._rotated = False
         self._incidents: dict[str, tuple[float, IncidentFile]] = {}
+        self._left_out = 0
         self._sent_charts: set[str] = set()
         self._sent_fragments: dict[str, Json] = {}
         self._fragments_due = True
@@ -46,11 +54,17 @@ class RunFollower:
         with self._lock:
             return self._read_lines() | self._read_incidents()
 
+    def page(self, address: str) -> str:
+        """The page to begin with; events from `address` go on."""
+        with self._lock:
+            return render_live(self.view(), address)
+
     def view(self) -> RunView:
-        """The run as it is known now. Only valid until the next poll."""
-        incidents = [file for _, (_, file) in sorted(self._incidents.items())]
+        """The run as it is known now; only valid until the next poll."""
+        incidents = [file for _, file in self._incidents.values()]
         has_record = self.record.count or self.record.events_seen
-        contents = RunContents(self.path, incidents, self.record if has_record else None, self.broken)
+        record = self.record if has_record else None
+        contents = RunContents(self.path, incidents, record, self.broken, self._left_out)
         return RunView(contents, live=True)
 
     @property
@@ -161,11 +175,9 @@ class RunFollower:
 
     def _read_incidents(self) -> bool:
         """New folders, and those whose file was written (again) since."""
-        try:
-            folders = [path for path in (self.path / INCIDENTS).iterdir() if path.name.isdecimal()]
-        except OSError:  # none so far
-            return False
-        for folder in sorted(folders)[: INCIDENTS_SHOWN + 1]:
+        folders = incident_folders(self.path)
+        self._left_out = max(0, len(folders) - INCIDENTS_SHOWN)
+        for folder in folders[:INCIDENTS_SHOWN]:
             try:
                 written = (folder / INCIDENT).stat().st_mtime
             except OSError:  # the folder is there, its file not yet

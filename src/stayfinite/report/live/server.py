@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,13 +18,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stayfinite.report.html.page import render_list, render_live
+from stayfinite.report.html.page import render_list
 from stayfinite.report.html.words import figure
 from stayfinite.report.live.channel import Channel
 from stayfinite.report.record.folder import INCIDENTS, is_run_folder, runs_in
 from stayfinite.report.record.lines import last_step_line, record_time
 
 _COOKIE = "stayfinite"
+_LISTED = 200
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -54,17 +56,16 @@ class LiveServer:
         return inner if token is None else TokenGate(inner, token)
 
     async def front(self, request: Request) -> Response:
-        if not is_run_folder(self._root) and runs_in(self._root):
-            return HTMLResponse(
-                render_list([_listed(run) for run in runs_in(self._root)], str(self._root)), headers=_HEADERS
-            )
-        return self._page(self._root, "/events")
+        if not is_run_folder(self._root) and (runs := await asyncio.to_thread(runs_in, self._root)):
+            rows = await asyncio.to_thread(lambda: [_listed(run) for run in runs[:_LISTED]])
+            return HTMLResponse(render_list(rows, str(self._root)), headers=_HEADERS)
+        return await self._page(self._root, "/events")
 
     async def run(self, request: Request) -> Response:
         found = self._named(request)
         if found is None:
             return _not_found(self._root)
-        return self._page(found, f"/run/{quote(found.name, safe='')}/events")
+        return await self._page(found, f"/run/{quote(found.name, safe='')}/events")
 
     async def events(self, request: Request) -> Response:
         found = self._named(request)
@@ -82,8 +83,9 @@ class LiveServer:
     def _channel(self, run_dir: Path) -> Channel:
         return self._channels.setdefault(run_dir, Channel(run_dir, lambda: self.ends()))
 
-    def _page(self, run_dir: Path, address: str) -> Response:
-        return HTMLResponse(render_live(self._channel(run_dir).follower.view(), address), headers=_HEADERS)
+    async def _page(self, run_dir: Path, address: str) -> Response:
+        page = await asyncio.to_thread(self._channel(run_dir).follower.page, address)
+        return HTMLResponse(page, headers=_HEADERS)
 
 
 async def _stream(channel: Channel) -> AsyncIterator[str]:

@@ -14,6 +14,7 @@ from stayfinite.report.record.run import RunRecord
 
 INCIDENTS = "incidents"
 INCIDENT = "incident.json"
+INCIDENTS_SHOWN = 50
 _LARGEST = 64 << 20
 
 
@@ -51,6 +52,7 @@ class RunContents:
     incidents: list[IncidentFile]
     record: RunRecord | None = None
     broken_lines: int = 0
+    incidents_left_out: int = 0
 
     @property
     def name(self) -> str:
@@ -77,15 +79,13 @@ def read_incident(folder: Path) -> IncidentFile:
     return IncidentFile(folder, data)
 
 
-def read_incidents(run_dir: Path) -> list[IncidentFile]:
-    """All incidents of a run in the order in which they were numbered."""
-    root = run_dir / INCIDENTS
-    folders = [path for path in root.glob("[0-9]*") if path.is_dir()] if root.is_dir() else []
-    return [read_incident(folder) for folder in sorted(folders, key=_numbered)]
-
-
-def _numbered(folder: Path) -> tuple[int, str]:
-    return (int(folder.name) if folder.name.isdecimal() else 1 << 62, folder.name)
+def incident_folders(run_dir: Path) -> list[Path]:
+    """The incidents of a run in the order in which they were numbered."""
+    try:
+        folders = [path for path in (run_dir / INCIDENTS).iterdir() if path.name.isdecimal()]
+    except OSError:  # none so far
+        return []
+    return sorted(folders, key=lambda path: (int(path.name), path.name))
 
 
 def is_run_folder(path: Path) -> bool:
@@ -123,7 +123,9 @@ def open_folder(path: Path, advance: Callable[[int], None] = lambda nbytes: None
         return RunContents(path, [incident])
     if not is_run_folder(path):
         raise NothingToShow(_nothing_in(path))
-    folder = RunContents(path, read_incidents(path))
+    folders = incident_folders(path)
+    folder = RunContents(path, [read_incident(one) for one in folders[:INCIDENTS_SHOWN]])
+    folder.incidents_left_out = len(folders) - len(folder.incidents)
     record = RunRecord()
     read = 0
     try:

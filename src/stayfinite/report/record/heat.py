@@ -9,7 +9,7 @@ from stayfinite.findings import Json, jsonable
 from stayfinite.report.record.loose import to_number
 
 COLUMNS = 192
-MODULES = 512
+MODULES = 256
 METRICS = ("max", "rms", "gain")
 
 Cell = list[float | None]

@@ -123,12 +123,14 @@ class Tail:
 
     def read(self) -> Batch | None:
         """The next piece; None when there is nothing new for now."""
+        if not self.path.is_file():  # not there (yet); or a pipe, which would keep us waiting
+            return None
         try:
             with self.path.open("rb") as file:
                 self._notice(file)
                 file.seek(self._at)
                 data = file.read(_CHUNK)
-        except OSError:  # not there (yet, or for the moment)
+        except OSError:  # gone again, or not ours to read
             return None
         if not data:
             return None

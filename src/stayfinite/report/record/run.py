@@ -110,6 +110,7 @@ class RunRecord:
             return
         if kind == "forecast":
             self.forecasts.append(line)
+            self.action_steps.setdefault("forecast", Envelope()).extend([step], [1.0])
         elif kind == "finding":
             finding = mapping(line, "finding")
             if finding and len(self.findings) < FIRST_EVENTS:

@@ -4,8 +4,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22, LANE = 15, HEIGHT = 180;
-const KNOWN_ACTIONS = ["skip", "lower-lr", "rollback", "stop", "backoff", "leave-out"];
-const FULL_HEIGHT_ACTIONS = ["lower-lr", "rollback", "stop"];
+const KNOWN_ACTIONS = ["skip", "lower-lr", "rollback", "stop", "backoff", "leave-out", "forecast"];
+const FULL_HEIGHT_ACTIONS = ["lower-lr", "rollback", "stop", "forecast"];
 
 function svgNode(name, attributes, parent) {
   const node = document.createElementNS(SVG, name);
@@ -160,11 +160,13 @@ class Group {
 class Chart {
   constructor(spec, group, parent) {
     this.spec = spec; this.group = group; this.series = new Map(); // names come from outside: no plain object
-    this.figure = htmlNode("figure", "chart", undefined, parent);
+    this.figure = htmlNode("figure", "chart");
+    parent.insertBefore(this.figure, [...parent.children].find((other) => Number(other.dataset.order) > spec.order) || null);
     this.figure.dataset.chart = spec.id;
+    this.figure.dataset.order = spec.order;
     const caption = htmlNode("figcaption", "", undefined, this.figure);
     htmlNode("span", "name", spec.title, caption);
-    this.read = htmlNode("output", "read", "", caption);
+    this.read = htmlNode("span", "read", "", caption);
     this.svg = svgNode("svg", { role: "img", tabindex: "0", focusable: "true" }, this.figure);
     this.names = htmlNode("p", "names", undefined, this.figure);
     this.listen();
@@ -371,7 +373,8 @@ class Chart {
     this.svg.addEventListener("pointercancel", () => { this.dragged = null; this.drawCursor(); });
     this.svg.addEventListener("dblclick", () => this.group.show(null));
     this.svg.addEventListener("keydown", (event) => this.key(event));
-    this.svg.addEventListener("blur", () => this.group.point(null));
+    this.svg.addEventListener("focus", () => this.read.setAttribute("aria-live", "polite")); // of all plots that follow, one speaks
+    this.svg.addEventListener("blur", () => { this.read.removeAttribute("aria-live"); this.group.point(null); });
   }
 
   key(event) {

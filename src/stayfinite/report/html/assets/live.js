@@ -4,11 +4,22 @@ const Live = {
   state: document.getElementById("live-state"),
   last: 0,
 
+  // A hidden page lets go of its connection after a while: a browser has only six for one server.
   start(address) {
-    const source = new EventSource(address);
-    source.onmessage = (event) => this.take(JSON.parse(event.data));
-    source.onerror = () => this.tell("off", "no connection, trying again");
+    this.listen(address);
+    let hidden = null;
+    document.addEventListener("visibilitychange", () => {
+      clearTimeout(hidden);
+      if (document.hidden) hidden = setTimeout(() => { this.source.close(); this.source = null; }, 10000);
+      else if (!this.source) this.listen(address);
+    });
     setInterval(() => { if (this.last && Date.now() - this.last > 5000) this.tell("off", "no connection, trying again"); }, 1000);
+  },
+
+  listen(address) {
+    this.source = new EventSource(address);
+    this.source.onmessage = (event) => this.take(JSON.parse(event.data));
+    this.source.onerror = () => this.tell("off", "no connection, trying again");
   },
 
   take(message) {
