@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,16 @@ def test_the_files_of_a_run_may_be_named_too(tmp_path: Path) -> None:
     for name in ("run.jsonl", "incidents/0001/incident.json"):
         result = report(tmp_path / "run" / name, "--output", tmp_path / "page.html")
         assert result.exit_code == 0, result.output
+
+
+def test_neither_torch_nor_numpy_is_loaded(tmp_path: Path) -> None:
+    run = full_run(tmp_path / "run", steps=450)
+    code = (
+        "import sys\nfrom stayfinite.cli import main\n"
+        f"try:\n    main(['report', {str(run)!r}])\n"
+        "except SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "assert not {'torch', 'numpy', 'starlette'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (run / "report.html").exists()

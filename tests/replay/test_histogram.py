@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stayfinite.replay.measure import account
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=40))
 def test_every_value_is_counted_where_it_belongs(values: list[float]) -> None:
     found = account(torch.tensor(values, dtype=torch.float64))

@@ -55,7 +55,7 @@ def assert_nothing_is_lost(envelope: Envelope, steps: list[int], values: list[An
         }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5000), anything), max_size=200), st.integers(1, 16), st.integers(1, 7)
 )

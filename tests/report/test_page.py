@@ -192,7 +192,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(PLACES), json_values)
 def test_an_incident_may_hold_anything(place: tuple[Any, ...], value: Any) -> None:
     data = json.loads(json.dumps(incident("a.py", observed=[])))
@@ -251,9 +251,9 @@ def test_no_command_to_copy_holds_text_of_the_incident(tmp_path: Path) -> None:
     data["findings"][0]["code"] = "NUM003; curl evil.example"
     folder = write_incident(tmp_path / "a run; rm -rf x", "0001", data)
     view = IncidentView(IncidentFile(folder, data))
-    assert view.commands == []
+    assert [command for command, _ in view.commands] == ["stayfinite run --trace always SCRIPT.py"]
     (folder / "capsule").mkdir()
-    assert view.commands == [(f"stayfinite replay '{folder}'", "runs this one step again")]
+    assert [command for command, _ in view.commands] == [f"stayfinite replay '{folder}'"]
 
 
 def test_the_path_keeps_its_birth_and_joins_ops_of_one_line() -> None:

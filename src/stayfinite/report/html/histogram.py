@@ -42,6 +42,29 @@ def bars(histogram: Any, zeros: int) -> list[Bar]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A number under the bars."""
+
+    x: float
+    label: str
+    anchor: str
+
+
+def ticks(histogram: Any, drawn: list[Bar]) -> list[Tick]:
+    """The ends and zero."""
+    high = number(histogram, "high")
+    if high is None or not drawn:
+        return []
+    zero = next(bar for bar in drawn if bar.kind == "zero")
+    made = [Tick(zero.x + zero.width / 2, "0", "middle")]
+    if drawn[0].kind == "negative":
+        made.append(Tick(0.0, f"−1e{high:.0f}", "start"))
+    if drawn[-1].kind == "positive":
+        made.append(Tick(1.0, f"1e{high:.0f}", "end"))
+    return made
+
+
 def _counts(histogram: Any, side: str) -> list[int]:
     found = [
         n for n in items(histogram, side)[:64] if isinstance(n, int) and not isinstance(n, bool) and n >= 0

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
-from typing import Any
 
-from stayfinite.findings import Json, find_rule
-from stayfinite.report.html import charts, histogram
+from stayfinite.findings import Json
+from stayfinite.report.html import charts
+from stayfinite.report.html.incident_rows import (
+    FindingView,
+    GrowthRow,
+    PathNode,
+    TensorRow,
+    TriedRow,
+    facts_of,
+)
 from stayfinite.report.html.source import Excerpt, excerpt
-from stayfinite.report.html.words import bare_op, base_name, count, figure, shape
+from stayfinite.report.html.words import base_name, count
 from stayfinite.report.incident import arrived
 from stayfinite.report.record.folder import IncidentFile
-from stayfinite.report.record.loose import items, mapping, number, objects, text, whole
+from stayfinite.report.record.loose import items, mapping, objects, text, whole
 
-_POPULAR = "The popular fix that does not work"
 _ACTIONS = {
     "skip": "The step was skipped; weights, buffers and optimizer state are as they were before it.",
     "rollback": "The run went back to its last good copy.",
@@ -30,10 +35,8 @@ _BLAME = {
     "both": "The replay blames data and state together.",
     "flaky": "The replay is not sure: the same step does not always fail.",
 }
-_ENDS = 3
 _MOST = 24  # of anything that an incident lists; ours have fewer
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
-_GAIN_WORTH_NAMING = 1.5
 
 
 class IncidentView:
@@ -81,6 +84,16 @@ class IncidentView:
             else ""
         )
         return f"It began{where}, where `{_no_ticks(call)}` gave {made}."
+
+    @property
+    def again(self) -> str:
+        """Whether a second run of the step failed, too."""
+        known = {
+            True: "The step was run a second time and failed again.",
+            False: "A second run of the step did not fail.",
+        }
+        reproduced = self.data.get("reproduced")
+        return known[reproduced] if isinstance(reproduced, bool) else ""
 
     @property
     def not_repeated(self) -> bool:
@@ -173,7 +186,8 @@ class IncidentView:
 
     @property
     def charts(self) -> list[dict[str, Json]]:
-        made = charts.history_charts(items(self.data, "history"), self.step, self.group)
+        history = items(self.data, "history")
+        made = charts.history_charts(history, self.step, self.group) if len(history) > 1 else []
         grown = charts.growth_chart(mapping(self.data, "growth"), self.group)
         return [*made, grown] if grown is not None else made
 
@@ -202,107 +216,22 @@ class IncidentView:
     @property
     def commands(self) -> list[tuple[str, str]]:
         """What to type, and what it does. They are meant for a shell, so nothing of the incident goes in unchecked."""
-        known = [finding for finding in self.findings[:1] if _CODE.fullmatch(finding.code)]
-        made = [(f"stayfinite explain {finding.code}", f"the page of {finding.code}") for finding in known]
         if self.file.has_capsule:
-            made.insert(
-                0, (f"stayfinite replay {shlex.quote(str(self.file.folder))}", "runs this one step again")
-            )
+            made = [(f"stayfinite replay {shlex.quote(str(self.file.folder))}", "run this one step again")]
+        else:
+            made = [
+                (
+                    "stayfinite run --trace always SCRIPT.py",
+                    "run your script again, traced from the first operation",
+                )
+            ]
+        known = [finding.code for finding in self.findings[:1] if _CODE.fullmatch(finding.code)]
+        made += [(f"stayfinite explain {code}", f"read the page of {code}") for code in known]
         return made
 
     @property
     def environment(self) -> list[tuple[str, str]]:
         return facts_of(mapping(self.data, "environment"))
-
-
-class FindingView:
-    """A finding: what it says, what to do, what not to do, and the numbers behind it."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.code, self.name = text(data, "code"), text(data, "name")
-        self.severity = text(data, "severity", "error")
-        self.message, self.fix, self.patch = text(data, "message"), text(data, "fix"), text(data, "patch")
-        self.evidence = facts_of(mapping(data, "evidence"))
-        proof = mapping(data, "proof")
-        self.proof = TriedRow(proof) if proof else None
-
-    @property
-    def popular(self) -> str:
-        """The popular fix that does not work, from the rule's own page."""
-        rule = find_rule(self.code) if self.code else None
-        found = rule.section(_POPULAR) if rule is not None else None
-        return " ".join(found.split()) if found else ""
-
-
-class TensorRow:
-    """A tensor in numbers."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.name, self.dtype, self.shape = text(data, "name"), text(data, "dtype"), shape(data.get("shape"))
-        self.low, self.high = figure(data.get("min")), figure(data.get("max"))
-        self.zeros, self.nan, self.inf = (whole(data, key) or 0 for key in ("zeros", "nan", "inf"))
-        self.bars = histogram.bars(mapping(data, "histogram"), self.zeros)
-
-
-class PathNode:
-    """One line of source on the way, with the ops that ran there."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.file, self.line, self.module = text(data, "file"), whole(data, "line"), text(data, "module")
-        self.ops = [bare_op(text(data, "op", "?"))]
-
-    def same_place(self, other: PathNode) -> bool:
-        return (self.file, self.line, self.module) == (other.file, other.line, other.module)
-
-    @property
-    def place(self) -> str:
-        return f"{base_name(self.file)}:{self.line}" if self.file and self.line else ""
-
-    @property
-    def label(self) -> str:
-        shown = self.ops if len(self.ops) <= 2 * _ENDS else [*self.ops[:_ENDS], "...", *self.ops[-_ENDS:]]
-        return " → ".join(shown)
-
-
-class GrowthRow:
-    """A module on the way down: how large its output is, and by how much it amplifies."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.module = text(data, "module", "?")
-        gain, rms, largest = number(data, "gain"), number(data, "rms"), number(data, "max")
-        self.gain, self.rms, self.max = figure(gain), figure(rms), figure(largest)
-        self.amplifies = gain is not None and not gain < _GAIN_WORTH_NAMING
-        size = largest if largest is not None else rms
-        self.height = math.log10(size) if size is not None and 0 < size < math.inf else None
-        self.bad = size is not None and not math.isfinite(size)
-        self.share = 0.0
-
-
-class TriedRow:
-    """A remedy that was tried on the replayed step."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.remedy, self.verdict = text(data, "remedy", "?"), text(data, "verdict")
-        finite = data.get("finite")
-        self.finite = "yes" if finite is True else "no" if finite is False else "–"
-        self.works = finite is True
-        self.loss, self.distortion = figure(data.get("loss")), figure(data.get("distortion"))
-
-
-def facts_of(data: dict[str, Any]) -> list[tuple[str, str]]:
-    """Keys and values for a table."""
-    return [(str(key), _plain(value)) for key, value in list(data.items())[:60]]
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "–"}[value]
-    if isinstance(value, float):
-        return figure(value)
-    if isinstance(value, (dict, list)):
-        dumped = json.dumps(value, ensure_ascii=False)
-        return dumped if len(dumped) <= 400 else dumped[:400] + " ..."
-    return str(value)
 
 
 def _no_ticks(value: str) -> str:

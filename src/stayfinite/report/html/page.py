@@ -23,7 +23,7 @@ from stayfinite.report.html.words import bare_op, count, figure, prose, sentence
 from stayfinite.report.record.folder import RunContents
 from stayfinite.report.record.run import RunRecord
 
-SCRIPTS = ("charts.js", "heat.js", "page.js")
+SCRIPTS = ("series.js", "charts.js", "heat.js", "page.js")
 LIVE_SCRIPTS = (*SCRIPTS, "live.js")
 FRAGMENTS = ("summary", "tiles", "outlook", "audit", "vitals", "numbers", "timeline", "environment")
 """Parts of the page that a live page replaces as the run goes on; incidents come one by one."""
@@ -46,6 +46,12 @@ def environment() -> Environment:
 @cache
 def asset(name: str) -> str:
     return (files("stayfinite.report.html") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def style() -> str:
+    """The dark colours stand in two places: chosen by the machine, and by the button."""
+    return asset("page.css").replace("/* dark.css */\n", asset("dark.css"))
 
 
 @cache
@@ -140,7 +146,7 @@ def _page(
     return environment().get_template(template).render(
         title=title,
         policy="; ".join(policy),
-        style=Markup(asset("page.css")),
+        style=Markup(style()),
         script=Markup(script(names)),
         data=in_script(data),
         live=connect,

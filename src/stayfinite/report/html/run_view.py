@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stayfinite.report.html import charts
-from stayfinite.report.html.incident_view import FindingView, IncidentView, facts_of
+from stayfinite.report.html.incident_rows import FindingView, facts_of
+from stayfinite.report.html.incident_view import IncidentView
 from stayfinite.report.html.words import count, figure, sentence
 from stayfinite.report.record.envelope import Envelope
 from stayfinite.report.record.folder import RunContents
