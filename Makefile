@@ -41,7 +41,7 @@ unit: $(STAMP)
 
 test-browser: $(STAMP)
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet chromium chromium-driver; } || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } || \
 	  { echo "install chromium and chromedriver first, for example: sudo apt-get install chromium chromium-driver"; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
 	$(BIN)/python -m pytest tests/browser

@@ -170,6 +170,18 @@ def test_a_line_without_a_step_is_no_step(line: dict[str, Any]) -> None:
     assert record.count == 0
 
 
+def test_of_many_observed_ranges_the_magnitudes_are_drawn() -> None:
+    record = RunRecord()
+    ends: list[Any] = [[-3.0, 2.0], [0.0, 5.0], ["-inf", 1.0], [1.0, "nan"], None, "odd", [None, None]]
+    for step, pair in enumerate(ends):
+        record.feed([{"step": step, "observed": {f"block {i}": pair for i in range(30)}}])
+    drawn = [key for key in record.series if key[0] == "observed"]
+    assert len(drawn) == 24
+    assert record.series[drawn[-1]].buckets == {
+        0: [3.0, 3.0, 0, 0, 0], 1: [5.0, 5.0, 0, 0, 0], 2: [None, None, 0, 0, 1], 3: [None, None, 1, 0, 0],
+    }  # fmt: skip
+
+
 def test_vitals_keep_the_worst_of_a_stretch() -> None:
     record = RunRecord()
     for step in range(1000):

@@ -20,6 +20,7 @@ TITLES = {
     "headroom": "Headroom",
     "group update_ratio": "Update / weight, by group",
     "group weight": "Weight norm, by group",
+    "observed": "Observed tensors, largest magnitude",
     "zeros": "Share of zeros",
     "input_absmax": "Largest input",
     "seconds": "Seconds a step",

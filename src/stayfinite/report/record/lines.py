@@ -55,17 +55,18 @@ class LineParser:
 
 def parse(raw: list[bytes]) -> Batch:
     """Many lines at once; one by one where that fails."""
-    texts = [text for line in raw if (text := line.decode("utf-8", "replace").strip().lstrip("\ufeff"))]
-    if not texts:
-        return Batch()
-    found = _load(f"[{','.join(texts)}]")
-    if found is None or len(found) != len(texts):
+    written = [line for line in raw if line]
+    found = _load(b"[" + b",".join(written) + b"]")
+    if found is None or len(found) != len(written):
+        texts = [
+            text for line in written if (text := line.decode("utf-8", "replace").strip().lstrip("\ufeff"))
+        ]
         found = [item for text in texts for item in (_load(f"[{text}]") or [None])[:1]]
     lines = [item for item in found if isinstance(item, dict)]
-    return Batch(lines, broken=len(texts) - len(lines))
+    return Batch(lines, broken=len(found) - len(lines))
 
 
-def _load(text: str) -> list[Any] | None:
+def _load(text: str | bytes) -> list[Any] | None:
     try:
         loaded: list[Any] = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
     except (ValueError, RecursionError):

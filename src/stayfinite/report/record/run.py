@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import chain, islice
@@ -17,7 +18,8 @@ FIRST_EVENTS, LAST_EVENTS = 400, 400
 SERIES = 48
 """A page with more plots than this helps nobody; what is left out is counted."""
 
-_PARTS = 12  # of a quantity that has several: components, groups, observed tensors
+_PARTS = 12  # of a quantity that has several: groups, kinds of actions
+_FEW, _MANY = 3, 24  # named parts: components, observed tensors
 _NOT_DRAWN = {"step", "action", "what", "event"}
 _HIGHEST_STEP = 1 << 53  # what a browser can count to
 
@@ -167,8 +169,8 @@ class RunRecord:
         example = next((value for value in column if value is not None), None)
         if isinstance(example, dict):
             names = dict.fromkeys(name for value in column if isinstance(value, dict) for name in value)
-            for name in islice(names, _PARTS):
-                self._part(key, name, steps, _column(column, name))
+            for name in islice(names, _MANY):
+                self._part(key, name, steps, _column(column, name), few=len(names) <= _FEW)
         elif isinstance(example, list):
             longest = max(len(value) for value in column if isinstance(value, list))
             for index in range(min(longest, _PARTS)):
@@ -176,13 +178,15 @@ class RunRecord:
         else:
             self._put(key, "", steps, column)
 
-    def _part(self, key: str, name: str, steps: Sequence[int], column: list[Any]) -> None:
-        """A named part is a number, or the two ends of a range."""
-        if any(isinstance(value, list) for value in column):
+    def _part(self, key: str, name: str, steps: Sequence[int], column: list[Any], *, few: bool) -> None:
+        """A named part is a number, or the two ends of a range: of few ranges both ends, of many the magnitude."""
+        if not any(isinstance(value, list) for value in column):
+            self._put(key, name, steps, column)
+        elif few:
             for end, index in (("least", 0), ("greatest", 1)):
                 self._put(f"{key} {name}", end, steps, _column(column, index))
         else:
-            self._put(key, name, steps, column)
+            self._put(key, name, steps, [_magnitude(value) for value in column])
 
     def _put(self, quantity: str, part: str, steps: Sequence[int], column: list[Json]) -> None:
         key = (quantity, part)
@@ -221,6 +225,15 @@ def _column(rows: Sequence[Any], key: str | int) -> list[Any]:
         return list(map(itemgetter(key), rows))
     except (LookupError, TypeError):
         return [_entry(row, key) for row in rows]
+
+
+def _magnitude(ends: Any) -> Json:
+    """Of a range; an end that is not finite counts most."""
+    numbers = (
+        [number for end in ends if (number := to_number(end)) is not None] if isinstance(ends, list) else []
+    )
+    bad = next((number for number in numbers if not math.isfinite(number)), None)
+    return jsonable(bad if bad is not None else max(map(abs, numbers), default=None))
 
 
 def _entry(row: Any, key: str | int) -> Any:

@@ -162,7 +162,7 @@ class Chart {
       middle += `${pen}${x} ${((a + b) / 2).toFixed(1)}`;
       pen = "L";
       if (bucket.high !== bucket.low) wide = true;
-      if (list.length <= 60) dots += `M${x} ${((a + b) / 2).toFixed(1)}h0`;
+      if (list.length <= 60 && this.series.size <= 8) dots += `M${x} ${((a + b) / 2).toFixed(1)}h0`;
       else if (alone++ === 0) dots += `M${x} ${((a + b) / 2).toFixed(1)}h0`;
     }
     band();
