@@ -2,7 +2,7 @@
 
 from stayfinite.findings.causes import CAUSES
 from stayfinite.findings.finding import Finding, Proof, Severity, worst_first
-from stayfinite.findings.incident import Birth, Incident, PathStep, TensorSummary
+from stayfinite.findings.incident import Birth, Histogram, Incident, PathStep, TensorSummary
 from stayfinite.findings.jsonable import Json, as_float, dumps, jsonable
 from stayfinite.findings.rule import FAMILIES, Rule, all_rules, examine, find_rule
 
@@ -11,6 +11,7 @@ __all__ = [
     "FAMILIES",
     "Birth",
     "Finding",
+    "Histogram",
     "Incident",
     "Json",
     "PathStep",

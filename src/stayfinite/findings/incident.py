@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,28 @@ ACTIONS = ("skip", "rollback", "lower-lr", "stop", "none")
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of the finite values by magnitude: bins of equal width in log10 from `low` to `high`, each sign apart."""
+
+    low: int
+    high: int
+    negative: tuple[int, ...] = ()
+    positive: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "low": self.low,
+            "high": self.high,
+            "negative": list(self.negative),
+            "positive": list(self.positive),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Histogram:
+        return cls(data["low"], data["high"], tuple(data["negative"]), tuple(data["positive"]))
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSummary:
     """A tensor in a few numbers: its finite range, and how many zeros, NaN and Inf it holds."""
 
@@ -28,6 +51,7 @@ class TensorSummary:
     zeros: int = 0
     nan: int = 0
     inf: int = 0
+    histogram: Histogram | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -39,6 +63,7 @@ class TensorSummary:
             "zeros": self.zeros,
             "nan": self.nan,
             "inf": self.inf,
+            **({"histogram": self.histogram.to_json()} if self.histogram is not None else {}),
         }
 
     @classmethod
@@ -52,6 +77,7 @@ class TensorSummary:
             zeros=data["zeros"],
             nan=data["nan"],
             inf=data["inf"],
+            histogram=Histogram.from_json(data["histogram"]) if data.get("histogram") else None,
         )
 
 
@@ -134,6 +160,12 @@ class Incident:
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
     not_located: str = ""  # why the place where it began is not known
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        notebook = importlib.import_module("stayfinite.report.html.notebook")  # reports stand above findings
+        shown: str = notebook.incident_html(self.to_json())
+        return shown
 
     def to_json(self) -> dict[str, Json]:
         return {

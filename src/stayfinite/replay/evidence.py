@@ -80,6 +80,7 @@ def summary(name: str, numbers: Account) -> TensorSummary:
         zeros=numbers.zeros,
         nan=numbers.nan,
         inf=numbers.posinf + numbers.neginf,
+        histogram=numbers.histogram,
     )
 
 

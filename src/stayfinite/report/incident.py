@@ -41,9 +41,7 @@ def print_report(
 def lines(incident: Incident) -> Iterator[Text]:
     """The report, line by line."""
     errors = any(finding.severity.value == "error" for finding in incident.findings)
-    what = _ARRIVED.get(incident.trigger, incident.trigger)
-    if incident.trigger == "parameter" and incident.phase == "optimizer":
-        what = "the optimizer's update is not finite"
+    what = arrived(incident.trigger, incident.phase)
     again = ", not seen again in a second run" if incident.reproduced is False else ""
     yield Text(
         f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
@@ -58,6 +56,13 @@ def lines(incident: Incident) -> Iterator[Text]:
     yield from _watched(incident.observed)
     yield from _findings(incident.findings)
     yield Text("")
+
+
+def arrived(trigger: str, phase: str) -> str:
+    """What the run saw, in words."""
+    if trigger == "parameter" and phase == "optimizer":
+        return "the optimizer's update is not finite"
+    return _ARRIVED.get(trigger, trigger)
 
 
 def _birth(birth: Birth) -> Iterator[Text]:
