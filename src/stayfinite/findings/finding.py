@@ -23,6 +23,15 @@ class Severity(str, Enum):
         return list(Severity).index(self)
 
 
+class Depth:
+    """Where in the chain of causes a finding belongs. Births themselves count 1, 2, 3 in the order of cause."""
+
+    UPSTREAM = 0  # came before the birth and led to it: a learning rate, a data range, a misused scaler
+    BIRTH = 1
+    RUN = 50  # a mistake of the run that may have nothing to do with the birth
+    CONSEQUENCE = 100  # followed from the birth: a check that did not see it, state that kept it
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What happened when a remedy was tried on the replayed step."""
@@ -63,12 +72,12 @@ class Finding:
     severity: Severity
     message: str
     fix: str
-    confidence: float = 1.0
     file: str | None = None
     line: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     patch: str | None = None
     proof: Proof | None = None
+    depth: int = 0  # how late in the chain of causes, see `Depth`; orders findings, and is not written
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -76,7 +85,6 @@ class Finding:
             "name": self.name,
             "cause": self.cause,
             "severity": self.severity.value,
-            "confidence": self.confidence,
             "file": self.file,
             "line": self.line,
             "message": self.message,
@@ -95,7 +103,6 @@ class Finding:
             severity=Severity(data["severity"]),
             message=data["message"],
             fix=data["fix"],
-            confidence=data["confidence"],
             file=data["file"],
             line=data["line"],
             evidence=data["evidence"],
@@ -105,5 +112,5 @@ class Finding:
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Errors before warnings before information; within one level the most certain first."""
-    return sorted(findings, key=lambda f: (f.severity.rank, -f.confidence))
+    """Errors before warnings before information; within one level what came first in the chain of causes."""
+    return sorted(findings, key=lambda f: (f.severity.rank, f.depth))

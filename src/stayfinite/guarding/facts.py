@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stayfinite.findings import TensorSummary
-from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import SpikeFacts, StateTensor
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.health import Health
 from stayfinite.recover.scaling import Scaling
@@ -15,6 +16,15 @@ from stayfinite.watch.finite import nonfinite, summarize, tensors_in
 from stayfinite.watch.spikes import Spike
 from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Trouble
+
+_OWNERS = {"parameter": "parameter", "buffer": "buffer", "optimizer": "optimizer state", "ema": "average"}
+_PHASES: dict[Trouble, str] = {
+    "loss": "forward",
+    "gradient": "backward",
+    "spike": "forward",
+    "state": "state",
+    "update": "optimizer",
+}
 
 
 def gather(
@@ -25,26 +35,29 @@ def gather(
     health: Health,
     scaling: Scaling,
     jumps: Mapping[str, Spike],
-) -> RefusedStep:
+) -> FailedStep:
     """Look at everything; called before the step is undone."""
-    bad: dict[str, list[TensorSummary]] = {"parameter": [], "buffer": [], "optimizer": [], "ema": []}
-    for kind, summary in health.bad():
-        bad[kind].append(summary)
     culprits = [] if verdict.norm_is_finite else attempt.reading.culprits()
     batches: Any = attempt.window.batches
-    return RefusedStep(
+    batch = tuple(
+        Operand(bad, "batch") for bad in nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))
+    )
+    return FailedStep(
         step=step,
+        phase="data" if batch else _PHASES[trouble],
         trigger="parameter" if trouble in ("state", "update") else trouble,
         loss=verdict.own_loss if verdict.bad_rank is None else verdict.bad_loss,
         grad_norm=verdict.grad_norm,
         components={name: verdict.components.get(name, math.nan) for name in verdict.bad_components},
-        batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
-        gradients=tuple(culprits),
+        batch=batch,
+        bad_gradients=tuple(culprits),
         norm_overflowed=not verdict.norm_is_finite and not culprits,
-        parameters=tuple(bad["parameter"]),
-        buffers=tuple(bad["buffer"]),
-        moments=tuple(bad["optimizer"]),
-        averages=tuple(bad["ema"]),
+        state=tuple(
+            StateTensor(
+                _OWNERS[kind], bad.name, bad.nan, bad.inf, math.prod(bad.shape), step, dtype=bad.dtype
+            )
+            for kind, bad in health.bad()
+        ),
         bad_update=trouble == "update",
         scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
         scale_floor=scaling.floor if scaling.on else None,

@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from torch.utils.data import dataloader
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt, Refusal
 from stayfinite.guarding.explain import Explaining
@@ -37,13 +36,13 @@ from stayfinite.watch.intercept import intercept
 class ScriptExplaining(Explaining):
     """What a guard refuses becomes a suspicion of the run's session instead of a file of its own."""
 
-    tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
+    tell: Callable[[FailedStep, FailedStep | None, StepResult], None]
     tell_mended: Callable[[], None]
     replay_after = 0.0
 
     def file(
         self,
-        refused: RefusedStep,
+        refused: FailedStep,
         evidence: FailedStep | None,
         attempt: Attempt,
         result: StepResult,
@@ -275,7 +274,7 @@ class Keeper:
         self.mended += 1
         self._watch.buffers_were_bad(self._observers.log.step - int(self._in_skipped_step))
 
-    def _refused(self, refused: RefusedStep, evidence: FailedStep | None, result: StepResult) -> None:
+    def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
         log = self._observers.log
         made = refused.bad_update  # and taken back: then it has been counted
         step = log.step - 1 if made else log.step

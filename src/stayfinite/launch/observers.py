@@ -123,9 +123,9 @@ class Observers:
 
     def complete(self, step: FailedStep) -> FailedStep:
         """The evidence of a step with all that the observers know now."""
-        return replace(
-            step,
-            history=step.history or self.log.so_far(),
+        run = replace(
+            step.run,
+            history=step.run.history or self.log.so_far(),
             first_steps=tuple(self.log.first_steps),
             optimizers=self.optimizers.facts(),
             updates=self.optimizers.audits(),
@@ -137,4 +137,6 @@ class Observers:
             schedulers=self.schedulers.facts(),
             targets=self.targets.facts(),
             averages=self.averages.facts(),
+            rounded=tuple(self.tracer.follower.noticed.rounded),
         )
+        return replace(step, run=run)

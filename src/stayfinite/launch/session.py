@@ -14,7 +14,7 @@ from stayfinite.findings import Incident
 from stayfinite.findings.incident import TRIGGERS
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
-from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.subjects.run_record import Place, RunRecord
 from stayfinite.launch import state_scan
 from stayfinite.launch.keeping import Keeper
 from stayfinite.launch.observers import Observers
@@ -137,8 +137,8 @@ class Session:
                     suspicion.step,
                     "state",
                     trigger,
+                    RunRecord(history=tuple(self.log.history)),
                     reproduced=False,
-                    history=tuple(self.log.history),
                     state=self._state,
                 )
                 step = self.observers.complete(step)
@@ -168,7 +168,8 @@ class Session:
             return
         evidence = self.tracer.failure_of(failure)
         if evidence is not None and evidence.birth is not None and evidence.birth.transition != "deliberate":
-            evidence = replace(evidence, step=self.log.step, history=self.log.so_far())
+            run = RunRecord(history=self.log.so_far())
+            evidence = replace(evidence, step=self.log.step, run=run)
             self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
             return
         evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
@@ -194,7 +195,6 @@ class Session:
             step,
             state=() if handled else self._state,
             handled=handled,
-            rounded=tuple(noticed.rounded),
             comparisons=tuple(noticed.comparisons[-8:]),  # those after the birth count too
         )
         return to_incident(step, explain(step))
@@ -205,14 +205,15 @@ class Session:
             step=self.log.step,
             phase="state",
             trigger="parameter",
-            history=tuple(self.log.whole),
-            complete=True,
+            run=RunRecord(
+                history=tuple(self.log.whole),
+                complete=True,
+                replicas=self.observers.replicas.facts(living_models())
+                or self.observers.optimizers.twins.facts(),
+            ),
             state=self._state,
             gradients=state_scan.gradients(self.observers.optimizers),
             benign=self.tracer.benign(),
-            replicas=self.observers.replicas.facts(living_models())
-            or self.observers.optimizers.twins.facts(),
-            rounded=tuple(self.tracer.follower.noticed.rounded),
         )
         step = self.observers.complete(step)
         findings = explain(step)

@@ -12,6 +12,7 @@ import torch
 
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.run_log import here
 from stayfinite.launch.suspicions import Suspicion, Suspicions
@@ -289,7 +290,8 @@ class Watch:
         at = self.log.step if step is None else step
         if evidence is not None:
             self.observers.note_batch_size()
-            evidence = replace(evidence, step=at, history=self.log.so_far(), batch=self.observers.batch())
+            run = RunRecord(history=self.log.so_far())
+            evidence = replace(evidence, step=at, run=run, batch=self.observers.batch())
         suspicion = self.suspicions.add(
             Suspicion(
                 kind,

@@ -28,10 +28,11 @@ def to_incident(step: FailedStep, findings: Sequence[Finding], action: str = "no
         reproduced=step.reproduced,
         birth=birth,
         path=list(step.path),
-        history=[_record(record) for record in step.history[-_HISTORY_SHOWN:]],
+        history=[_record(record) for record in step.run.history[-_HISTORY_SHOWN:]],
         findings=shown,
         action=action,
         environment=environment(),
+        observed=list(step.observed),
     )
 
 

@@ -44,7 +44,7 @@ def lines(incident: Incident) -> Iterator[Text]:
     what = _ARRIVED.get(incident.trigger, incident.trigger)
     if incident.trigger == "parameter" and incident.phase == "optimizer":
         what = "the optimizer's update is not finite"
-    again = "" if incident.reproduced else ", not seen again in a second run"
+    again = "" if incident.reproduced else ", not located"
     yield Text(
         f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
         style="bold red" if errors else "bold",
@@ -52,7 +52,7 @@ def lines(incident: Incident) -> Iterator[Text]:
     if incident.birth is not None:
         yield from _birth(incident.birth)
     if incident.path:
-        yield Text("Way      " + _way(incident.path))
+        yield Text("Path     " + _path(incident.path))
     yield from _watched(incident.observed)
     yield from _findings(incident.findings)
     yield Text("")
@@ -112,7 +112,7 @@ def _watched(observed: Sequence[TensorSummary]) -> Iterator[Text]:
         yield from (Text(f"Watched  {_values(tensor)}") for tensor in around)
 
 
-def _way(path: Sequence[PathStep]) -> str:
+def _path(path: Sequence[PathStep]) -> str:
     names = [f"{step.op.removeprefix('aten.').split('.')[0]}:{step.line}" for step in path]
     if len(names) > _STEPS:
         names = [*names[: _STEPS // 2], "...", *names[-(_STEPS // 2) :]]
@@ -124,14 +124,12 @@ def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
         yield Text("Why      no rule explains it")
         return
     first = findings[0]
-    yield Text(f"Why      {first.code} {first.name} ({first.confidence:.0%}): {first.message}")
+    yield Text(f"Why      {first.code} {first.name}: {first.message}")
     yield Text(f"Do       {first.fix}", style="green")
     rule = find_rule(first.code)
     popular = rule.section("The popular fix that does not work") if rule is not None else None
     if popular:
         yield Text("Do not   " + popular.replace("\n", " "))
     for other in findings[1 : 1 + _OTHERS]:
-        yield Text(
-            f"Or       {other.code} {other.name} ({other.confidence:.0%}): {other.message}", style="dim"
-        )
+        yield Text(f"Or       {other.code} {other.name}: {other.message}", style="dim")
     yield Text(f"More     stayfinite explain {first.code}", style="dim")

@@ -46,7 +46,6 @@ def _result(finding: Finding, index: int) -> Json:
         "message": {"text": f"{finding.message}. What to do: {finding.fix}"},
         "properties": {
             "cause": finding.cause,
-            "confidence": finding.confidence,
             "evidence": jsonable(finding.evidence),
         },
     }

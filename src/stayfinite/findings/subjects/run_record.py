@@ -1,4 +1,4 @@
-"""What a run did up to a point: steps, optimizers, scalers, schedulers, clips, loads. No torch."""
+"""RunRecord: what a run did up to a point: steps, optimizers, scalers, schedulers, clips, loads. No torch."""
 
 from __future__ import annotations
 
@@ -89,14 +89,13 @@ class ClipCall:
     """Calls of clip_grad_norm_ (or clip_grad_value_) at one line."""
 
     place: Place
-    max_norm: float
-    calls: int
-    norm: float | None  # the last norm it saw, before clipping
-    norm_finite: bool
-    nonfinite_norms: int
-    mixed: bool  # some gradients finite, some not, when the norm was not finite
-    scaled: bool  # the gradients still held a loss scale (clip before unscale_)
-    scale: float | None
+    max_norm: float | None = None
+    calls: int = 0
+    norm: float | None = None  # the last norm it saw, before clipping
+    nonfinite_norms: int = 0
+    mixed: bool = False  # some gradients finite, some not, when the norm was not finite
+    scaled: bool = False  # the gradients still held a loss scale (clip before unscale_)
+    scale: float | None = None
     error_if_nonfinite: bool = False
     raised: bool = False
 
@@ -269,3 +268,36 @@ class RoundedIntegers:
     largest: float
     numel: int
     distinct: int  # different values left after rounding
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeFacts:
+    """One quantity that jumped."""
+
+    quantity: str  # "loss", "gradient norm", "update"
+    value: float
+    typical: float
+    deviations: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """All that the observers of a run know at one moment."""
+
+    history: tuple[StepRecord, ...] = ()  # the last steps, oldest first, at most 64; the failing one is last
+    first_steps: tuple[StepRecord, ...] = ()  # the first 16 steps of the run
+    complete: bool = False  # the run is over: silent failures may be judged
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    updates: tuple[UpdateAudit, ...] = ()
+    scalers: tuple[ScalerFacts, ...] = ()
+    clips: tuple[ClipCall, ...] = ()
+    loads: tuple[LoadEvent, ...] = ()
+    file_loads: tuple[FileLoad, ...] = ()  # calls of torch.load, oldest first
+    resumes: tuple[Resume, ...] = ()  # optimizers whose first step was made with loaded weights
+    schedulers: tuple[SchedulerFacts, ...] = ()
+    targets: tuple[TargetFacts, ...] = ()
+    averages: tuple[AverageFacts, ...] = ()
+    replicas: tuple[
+        ReplicaFacts, ...
+    ] = ()  # copies of one model that should stay equal, when there are several
+    rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers

@@ -71,7 +71,6 @@ class RateDiffersFromConfig(Rule[Checkpoint]):
                 "peak": stored["peak"],
             },
             file=subject.path,
-            confidence=0.8,
         )
 
 

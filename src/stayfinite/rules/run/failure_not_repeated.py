@@ -39,12 +39,11 @@ class FailureNotRepeated(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if subject.reproduced or subject.births or subject.complete or subject.trigger == "spike":
+        if not subject.replay_was_finite or subject.births or subject.run.complete:
             return
         sink = subject.sink.kind if subject.sink is not None else subject.trigger
         yield self.finding(
             f"the {sink} was not finite at step {subject.step}, and the same step replayed is",
             fix="replay it on another device and with deterministic algorithms; check the device's memory errors",
             evidence={"step": subject.step, "trigger": subject.trigger},
-            confidence=0.6,
         )

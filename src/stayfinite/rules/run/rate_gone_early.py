@@ -45,9 +45,9 @@ class RateGoneEarly(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if not subject.complete or _has_converged(subject.first_steps, subject.history):
+        if not subject.run.complete or _has_converged(subject.run.first_steps, subject.run.history):
             return
-        for schedule in subject.schedulers:
+        for schedule in subject.run.schedulers:
             by_update = schedule.updates >= _LONG and schedule.steps >= _PER_UPDATE * schedule.updates
             if not by_update or not schedule.peak or schedule.start_epoch > 0:
                 continue
@@ -66,9 +66,7 @@ class RateGoneEarly(Rule[FailedStep]):
                     "peak": schedule.peak,
                     "last": schedule.lrs[-1],
                 },
-                confidence=0.86,
-                file=place.file,
-                line=place.line,
+                place=place,
             )
 
 

@@ -38,20 +38,22 @@ class RateIsZero(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        seen = [record.lr for record in (*subject.first_steps, *subject.history)]
-        resumed = bool(subject.loads) or any(schedule.start_epoch > 0 for schedule in subject.schedulers)
+        seen = [record.lr for record in (*subject.run.first_steps, *subject.run.history)]
+        resumed = bool(subject.run.loads) or any(
+            schedule.start_epoch > 0 for schedule in subject.run.schedulers
+        )
         if resumed:
             return  # a schedule that is over may well stay at zero
-        if not subject.complete or len(seen) < _LONG or any(rate is None or rate != 0.0 for rate in seen):
+        if not subject.run.complete or len(seen) < _LONG or any(rate is None or rate != 0.0 for rate in seen):
             return
-        place = subject.schedulers[0].created if subject.schedulers else (
-            subject.optimizers[0].created if subject.optimizers else None
+        place = subject.run.schedulers[0].created if subject.run.schedulers else (
+            subject.run.optimizers[0].created if subject.run.optimizers else None
         )  # fmt: skip
+        steps = subject.run.history[-1].step + 1 if subject.run.history else len(seen)
         yield self.finding(
-            f"the learning rate was 0 at all {subject.history[-1].step + 1 if subject.history else len(seen)} steps",
+            f"the learning rate was 0 at all {steps} steps",
             fix="print the rate of the param groups after the first step; check integer divisions in the schedule",
             evidence={"steps": len(seen)},
-            confidence=0.85,
             file=place.file if place else None,
             line=place.line if place else None,
         )

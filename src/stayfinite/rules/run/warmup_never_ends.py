@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _PEAKED = ("OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts")  # these rise by design
 _LONG = 50
@@ -40,6 +41,7 @@ class WarmupNeverEnds(Rule[FailedStep]):
     name = "warmup-never-ends"
     cause = "CONFIG_MISTAKE"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         birth = subject.birth
@@ -49,7 +51,7 @@ class WarmupNeverEnds(Rule[FailedStep]):
             "finite->nan",
             "amplified",
         )
-        for schedule in subject.schedulers:
+        for schedule in subject.run.schedulers:
             if schedule.kind in _PEAKED or not schedule.lrs:
                 continue
             if failed and schedule.rising and schedule.steps >= _LONG and schedule.start_epoch <= 0:
@@ -58,9 +60,8 @@ class WarmupNeverEnds(Rule[FailedStep]):
                     "the warm-up did not end before the run failed",
                     fix="assert warmup_steps < total_steps (both in optimizer steps), and log the effective rate",
                     evidence={"first": schedule.lrs[0], "last": schedule.lrs[-1], "steps": schedule.steps},
-                    confidence=0.93,
-                    file=schedule.created.file,
-                    line=schedule.created.line,
+                    depth=depth_of_run_cause(subject),
+                    place=schedule.created,
                 )
             elif (
                 schedule.rose_after_fall
@@ -77,9 +78,8 @@ class WarmupNeverEnds(Rule[FailedStep]):
                         "steps": schedule.steps,
                         "last": schedule.lrs[-1],
                     },
-                    confidence=0.85,
-                    file=schedule.created.file,
-                    line=schedule.created.line,
+                    depth=depth_of_run_cause(subject),
+                    place=schedule.created,
                 )
         failure = subject.failure
         if failure is not None and "Tried to step" in failure.text:
@@ -87,7 +87,6 @@ class WarmupNeverEnds(Rule[FailedStep]):
                 f"the schedule is shorter than the training: {failure.text.strip().splitlines()[0]}",
                 fix="give the schedule the number of optimizer steps of the whole training, resumed parts included",
                 evidence={"error": failure.text},
-                confidence=0.9,
-                file=failure.place.file,
-                line=failure.place.line,
+                depth=depth_of_run_cause(subject),
+                place=failure.place,
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
+from stayfinite.rules.evidence import depth_of_run_cause
 
 
 class RateFromCheckpoint(Rule[FailedStep]):
@@ -39,12 +40,13 @@ class RateFromCheckpoint(Rule[FailedStep]):
     name = "rate-from-checkpoint"
     cause = "RESUME_LR"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for load in subject.loads:
+        for load in subject.run.loads:
             if load.kind not in ("optimizer", "scheduler"):
                 continue
-            replaced = _replaced(load, scheduled=bool(subject.schedulers))
+            replaced = _replaced(load, scheduled=bool(subject.run.schedulers))
             if replaced is None:
                 continue
             asked, got, what = replaced
@@ -58,9 +60,8 @@ class RateFromCheckpoint(Rule[FailedStep]):
                     "kind": load.kind,
                     "step": load.step,
                 },
-                confidence=0.9,
-                file=load.place.file,
-                line=load.place.line,
+                depth=depth_of_run_cause(subject),
+                place=load.place,
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _LONG = 20
 
@@ -38,10 +39,11 @@ class RateRisesAfterResume(Rule[FailedStep]):
     name = "rate-rises-after-resume"
     cause = "RESUME_LR"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        loaded = any(load.kind == "scheduler" for load in subject.loads)
-        for schedule in subject.schedulers:
+        loaded = any(load.kind == "scheduler" for load in subject.run.loads)
+        for schedule in subject.run.schedulers:
             resumed = schedule.start_epoch > 0 or loaded
             if not resumed or not schedule.rose_after_fall or schedule.steps < _LONG or not schedule.lrs:
                 continue
@@ -55,7 +57,6 @@ class RateRisesAfterResume(Rule[FailedStep]):
                     "last": schedule.lrs[-1],
                     "total_steps": schedule.total_steps,
                 },
-                confidence=0.9,
-                file=schedule.created.file,
-                line=schedule.created.line,
+                depth=depth_of_run_cause(subject),
+                place=schedule.created,
             )

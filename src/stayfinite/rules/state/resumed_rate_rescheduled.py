@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _FACTOR = 1.5
 _OWN_RATES = ("OneCycleLR", "CyclicLR", "SWALR")  # told their rates anew whenever they are made
@@ -41,9 +42,10 @@ class ResumedRateRescheduled(Rule[FailedStep]):
     name = "resumed-rate-rescheduled"
     cause = "RESUME_LR"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for load in subject.loads:
+        for load in subject.run.loads:
             change = load.rescheduled
             if load.kind != "optimizer" or not load.mid_schedule or not load.lr_after or change is None:
                 continue
@@ -63,15 +65,14 @@ class ResumedRateRescheduled(Rule[FailedStep]):
                     "calls": change.calls,
                     "step": load.step,
                 },
-                confidence=0.88,
-                file=change.place.file,
-                line=change.place.line,
+                depth=depth_of_run_cause(subject),
+                place=change.place,
             )
 
 
 def _began_again(subject: FailedStep, load: LoadEvent) -> bool:
     """The whole schedule starts over, not the rate alone: schedule-not-restored says so."""
-    if any(other.kind == "scheduler" for other in subject.loads) or load.rescheduled is None:
+    if any(other.kind == "scheduler" for other in subject.run.loads) or load.rescheduled is None:
         return False
-    made = [s for s in subject.schedulers if s.created == load.rescheduled.place and s.start_epoch == 0]
+    made = [s for s in subject.run.schedulers if s.created == load.rescheduled.place and s.start_epoch == 0]
     return any(s.steps > 1 and max(s.lrs, default=0.0) > 1.1 * (load.lr_after or 0.0) for s in made[-1:])

@@ -73,7 +73,5 @@ class ScalerOutOfOrder(Rule[FailedStep]):
                     message,
                     fix=fix,
                     evidence={"error": failure.text},
-                    confidence=0.95,
-                    file=failure.place.file,
-                    line=failure.place.line,
+                    place=failure.place,
                 )

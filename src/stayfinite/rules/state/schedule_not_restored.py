@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _NEW_PHASE = ("SWALR",)  # has a rate of its own, and is made for a phase of its own
 
@@ -38,13 +39,14 @@ class ScheduleNotRestored(Rule[FailedStep]):
     name = "schedule-not-restored"
     cause = "RESUME_STATE_MISSING"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        resumed = [load for load in subject.loads if load.kind == "optimizer" and load.lr_after]
-        if not resumed or any(load.kind == "scheduler" for load in subject.loads):
+        resumed = [load for load in subject.run.loads if load.kind == "optimizer" and load.lr_after]
+        if not resumed or any(load.kind == "scheduler" for load in subject.run.loads):
             return
         loaded = resumed[-1].lr_after or 0.0
-        for schedule in subject.schedulers[-1:]:
+        for schedule in subject.run.schedulers[-1:]:
             if (
                 schedule.kind in _NEW_PHASE
                 or schedule.start_epoch > 0
@@ -59,7 +61,6 @@ class ScheduleNotRestored(Rule[FailedStep]):
                 f"the optimizer was resumed at rate {loaded:g}, and {schedule.kind} began again and set {reached:g}",
                 fix="save scheduler.state_dict() in the checkpoint and load it after the optimizer's",
                 evidence={"loaded": loaded, "set": reached, "schedule": schedule.kind},
-                confidence=0.8,
-                file=schedule.created.file,
-                line=schedule.created.line,
+                depth=depth_of_run_cause(subject),
+                place=schedule.created,
             )

@@ -1,0 +1,42 @@
+"""How far single updates moved the weights: the plainest sign of a learning rate that is far too high."""
+
+from __future__ import annotations
+
+import math
+
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.subjects.failed_step import FailedStep
+
+_MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
+_RECENT = 16
+_ABSURD = 1.0
+
+
+def largest_update(step: FailedStep) -> float | None:
+    """How many times their own size the weights were moved by one recent update, if that is absurd; else None."""
+    born = step.judged[0] if step.judged else None
+    if born is not None and born.birth.phase == "optimizer" and born.how.kind is Kind.GROWN:
+        return math.inf  # the update itself left the range
+    ratios = [
+        record.update_ratio for record in step.run.history[-_RECENT:] if record.update_ratio is not None
+    ]
+    if (
+        step.bad_update
+        and not step.births
+        and step.grad_norm is not None
+        and (learning_rate(step) or 0.0) > 1e3
+    ):
+        ratios.append(math.inf)
+    worst = max((ratio if not math.isnan(ratio) else math.inf for ratio in ratios), default=0.0)
+    return worst if worst >= _MANY_TIMES else None
+
+
+def learning_rate(step: FailedStep) -> float | None:
+    """The learning rate of the last update, or else of the first optimizer."""
+    seen = next((record.lr for record in reversed(step.run.history) if record.lr is not None), None)
+    return seen if seen is not None else next((optimizer.lr for optimizer in step.run.optimizers), None)
+
+
+def absurd_rate(step: FailedStep) -> bool:
+    """The learning rate is large by itself, and an update went far too far: then the data is not to blame."""
+    return (learning_rate(step) or 0.0) >= _ABSURD and largest_update(step) is not None
