@@ -7,6 +7,7 @@ import difflib
 import click
 
 from stayfinite.findings import CAUSES, Rule, all_rules, find_rule
+from stayfinite.findings.retired import RETIRED
 from stayfinite.report.terminal import console, markdown
 
 
@@ -18,7 +19,10 @@ def command(code: str) -> None:
     The page says what the rule finds, why it is bad, an example, the fix, and the popular fix
     that does not work.
     """
-    rule = find_rule(code)
+    replaced = RETIRED.get(code.strip().upper())
+    if replaced is not None:
+        click.echo(f"{code.strip().upper()} is retired: {replaced} replaced it and says the same.\n")
+    rule = find_rule(replaced or code)
     if rule is not None:
         _show(rule)
         return

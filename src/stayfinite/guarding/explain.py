@@ -97,7 +97,10 @@ def _explain(
 
 
 def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
-    for line in history:
+    """The recorded steps. How far an update went is known, and recorded, one step later."""
+    steps = [line for line in history if isinstance(line.get("step"), int)]
+    nothing: dict[str, Json] = {}
+    for line, following in zip(steps, [*steps[1:], nothing], strict=True):
         step, rates = line.get("step"), line.get("lr")
         if isinstance(step, int):
             yield StepRecord(
@@ -106,6 +109,6 @@ def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
                 grad_norm=as_float(line.get("grad_norm")),
                 lr=as_float(rates[0]) if isinstance(rates, list) and rates else None,
                 scale=as_float(line.get("scale")),
-                update_ratio=as_float(line.get("update_ratio")),
+                update_ratio=as_float(following.get("update_ratio")),
                 applied=line.get("action") == "none",
             )

@@ -123,9 +123,11 @@ class Observers:
 
     def complete(self, step: FailedStep) -> FailedStep:
         """The evidence of a step with all that the observers know now."""
+        moved = self.optimizers.update_ratios()
+        history = step.run.history or self.log.so_far()
         run = replace(
             step.run,
-            history=step.run.history or self.log.so_far(),
+            history=tuple(replace(record, update_ratio=moved.get(record.step)) for record in history),
             first_steps=tuple(self.log.first_steps),
             optimizers=self.optimizers.facts(),
             updates=self.optimizers.audits(),

@@ -41,6 +41,8 @@ _OPERATORS = tuple(
     _TORCH + name for name in ("_tensor.py", "overrides.py", "_ops.py", "_compile.py", "_dynamo", "utils")
 )
 
+_WATCHING = tuple(_OURS + name + os.sep for name in ("launch", "watch", "hooks"))
+
 USER, LIBRARY, INTERNAL = 0, 1, 2
 
 
@@ -113,3 +115,13 @@ def written_by_user(skip: int = 1) -> bool:
     while frame is not None and frame.f_code.co_filename.startswith((_OURS, *_OPERATORS)):
         frame = frame.f_back
     return frame is not None and kind_of_file(frame.f_code.co_filename) == USER
+
+
+def called_by_us() -> bool:
+    """Whether what torch does now was asked for by stayfinite itself (a rollback), through the patches or not."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (
+        frame.f_code.co_filename.startswith((_TORCH, *_WATCHING)) or frame.f_code.co_filename == __file__
+    ):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_OURS)

@@ -45,12 +45,13 @@ class BatchNotFinite(Rule[FailedStep]):
             if born.how.word in ("parameter", "buffer", "state", "gradient"):
                 continue
             shown = born.birth.birth
+            named = next((held.summary.name for held in subject.batch if not held.finite), None)
             samples = f" in samples {list(shown.samples[:5])}" if shown.samples else ""
             yield self.finding(
                 f"{_WORDS.get(born.how.word, 'a tensor from outside')} holds {shown.nan} NaN and {shown.inf} Inf among "
                 f"{shown.numel} values{samples}",
                 fix=_FIX,
-                **told(born, samples=list(shown.samples), nan=shown.nan, inf=shown.inf),
+                **told(born, name=named, samples=list(shown.samples), nan=shown.nan, inf=shown.inf),
             )
         if subject.births or subject.trigger == "exception" or subject.run.complete:
             return

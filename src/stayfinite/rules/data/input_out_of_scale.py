@@ -22,8 +22,9 @@ class InputOutOfScale(Rule[FailedStep]):
     """The inputs are orders of magnitude larger than a network expects, and the step overflowed or diverged.
 
     ## What it finds
-    A legal op that overflowed, or a loss that grows from the first steps on, in a step whose input tensors hold
-    magnitudes above 100 (raw pixels, raw prices, byte counts), or a hundred times those of the steps before.
+    A legal op that overflowed in a step whose inputs hold magnitudes above 200 (raw pixels, raw prices, byte counts),
+    or a hundred times those of the steps before. Inputs are what nothing trained went into: a hidden activation or a
+    weight is none.
 
     ## Why it is bad
     Activations, and with them gradients, scale with the input; a squared loss scales with its square. The rate

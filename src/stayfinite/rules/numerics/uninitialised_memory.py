@@ -51,7 +51,8 @@ class UninitialisedMemory(Rule[FailedStep]):
                 fix="initialise it: torch.zeros, nn.init, or reset_parameters() after to_empty()",
                 **told(born, nan=shown.nan, inf=shown.inf),
             )
-        if any(load.nonfinite for load in subject.run.loads) or any(o.steps for o in subject.run.optimizers):
+        trained = subject.step > 0 or any(optimizer.steps for optimizer in subject.run.optimizers)
+        if trained or any(load.nonfinite for load in subject.run.loads):
             return
         for born in judged(subject, Kind.CAME_IN, Kind.ABSURD_PARAMETER):
             held = born.how.operand

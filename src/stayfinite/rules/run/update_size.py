@@ -14,21 +14,17 @@ _ABSURD = 1.0
 
 def largest_update(step: FailedStep) -> float | None:
     """How many times their own size the weights were moved by one recent update, if that is absurd; else None."""
+    before = [record.update_ratio for record in step.run.history[-_RECENT:] if record.step < step.step]
+    ratios = [ratio for ratio in before if ratio is not None and ratio >= _MANY_TIMES]
     born = step.judged[0] if step.judged else None
-    if born is not None and born.birth.phase == "optimizer" and born.how.kind is Kind.GROWN:
-        return math.inf  # the update itself left the range
-    ratios = [
-        record.update_ratio for record in step.run.history[-_RECENT:] if record.update_ratio is not None
-    ]
-    if (
-        step.bad_update
-        and not step.births
-        and step.grad_norm is not None
-        and (learning_rate(step) or 0.0) > 1e3
-    ):
-        ratios.append(math.inf)
-    worst = max((ratio if not math.isnan(ratio) else math.inf for ratio in ratios), default=0.0)
-    return worst if worst >= _MANY_TIMES else None
+    by_itself = (
+        born.birth.phase == "optimizer" and born.how.kind is Kind.GROWN
+        if born is not None
+        else step.bad_update
+    )
+    if by_itself and (learning_rate(step) or 0.0) >= _ABSURD:
+        ratios.append(math.inf)  # the update itself left the range
+    return max(ratios, default=None)
 
 
 def learning_rate(step: FailedStep) -> float | None:
