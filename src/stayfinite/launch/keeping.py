@@ -103,14 +103,14 @@ class Keeper:
         if self._first_forward is not None:
             self._first_forward.remove()
 
-    def remarks(self) -> Iterator[str]:
+    def remarks(self, *, weights_are_finite: bool) -> Iterator[str]:
         """What the reader of a report should know."""
         if self.obstacle is not None:
             yield f"The run was watched but not guarded: {self.obstacle}"
         elif self.refused:
             counts = self.counts
             yield (
-                f"{self.refused} updates were not applied; the weights are finite. "
+                f"{self.refused} updates were not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
 
@@ -236,7 +236,9 @@ class Keeper:
             with self._tracer.only_looking():
                 if self._driven is None:
                     self._loop.put_back_aftermath()
-                self._loop.saw_backward(roots)
+                scalers = self._observers.scalers
+                losses = roots if self._loop.replaying else [scalers.before_scaling(root) for root in roots]
+                self._loop.saw_backward(losses)
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         if self._loop is None or self._tracer.active:

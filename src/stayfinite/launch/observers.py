@@ -48,7 +48,8 @@ class Observers:
         self.resumes = Resumes(log, self.optimizers, tracer.only_looking)
         self.schedulers.on_load = self.resumes.scheduler_loaded
         self.replicas = Replicas(tracer)
-        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer.only_looking)
+        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer)
+        self.optimizers.listeners.append(self.averages)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []
         self.autocast: str | None = None

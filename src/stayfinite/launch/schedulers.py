@@ -16,6 +16,7 @@ from stayfinite.launch.optimizers import Optimizers, rate_of
 from stayfinite.launch.optimizers import Watched as WatchedOptimizer
 from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
+from stayfinite.replay.sites import called_by_us
 
 _SHOWN = 64
 _LONG_ENOUGH = 8
@@ -40,6 +41,7 @@ class Watched:
     lrs: list[float] = field(default_factory=list)
     steps: int = 0
     before_optimizer: bool = False
+    base: float | None = None  # the rate it was given
 
 
 class Schedulers:
@@ -94,6 +96,7 @@ class Schedulers:
                 driven,
                 driven.steps,
                 _largest_rate(scheduler.optimizer),
+                base=next(iter(getattr(scheduler, "base_lrs", ())), None),
             )
         )
 
@@ -130,7 +133,7 @@ class Schedulers:
         bases = list(getattr(scheduler, "base_lrs", []))
         result = original(scheduler, *args, **kwargs)
         after = list(getattr(scheduler, "base_lrs", []))
-        if self._inside:
+        if self._inside or called_by_us():
             return result
         self._optimizers.resumed_rates.scheduler_loaded(getattr(scheduler, "optimizer", None))
         place = here()
@@ -163,6 +166,7 @@ class Schedulers:
                 updates=w.optimizer.steps - w.updates_before,
                 peak=w.peak,
                 gone=w.gone,
+                base=w.base,
             )
             for w in self.known
         )

@@ -150,7 +150,8 @@ class Session:
         if self.tracer.follower.trouble:
             yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
         if self.keeper is not None:
-            yield from self.keeper.remarks()
+            finite = not any(tensor.owner == "parameter" for tensor in self._state)
+            yield from self.keeper.remarks(weights_are_finite=finite)
 
     def _note_uncaught(self, error: BaseException) -> None:
         if self.observers.files.raised(error):

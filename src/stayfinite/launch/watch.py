@@ -84,8 +84,7 @@ class Watch:
                 continue
             with self.tracer.only_looking():
                 if tensor.numel() == 1 and not quietly:
-                    value = float(tensor.detach())
-                    self.log.loss(value / self.log.scale if self._is_scaled() and self.log.scale else value)
+                    self.log.loss(float(self.observers.scalers.before_scaling(tensor).detach()))
                 bad = is_bad(tensor)
             if bad:
                 self._loss_is_bad = True
@@ -216,7 +215,8 @@ class Watch:
 
     def _script_saw(self, value: float, tensor: torch.Tensor) -> None:
         # With the tracer on, the value's own history decides.
-        if not self.tracer.active and not self.tracer.looking and (math.isnan(value) or tensor.requires_grad):
+        # A number without a graph behind it (a metric, a candidate under no_grad) is nothing that is trained on.
+        if not self.tracer.active and not self.tracer.looking and tensor.requires_grad:
             self._suspect("loss", None)
 
     def _distribution(self, original: Any, distribution: Any, *args: Any, **kwargs: Any) -> None:

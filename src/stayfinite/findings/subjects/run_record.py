@@ -184,6 +184,7 @@ class SchedulerFacts:
     updates: int = 0  # steps of its optimizer since it was made
     peak: float | None = None  # the largest rate of any param group
     gone: int = 0  # steps after which every group's rate was below 1e-5 of the peak
+    base: float | None = None  # the learning rate it was given
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import SchedulerFacts
 from stayfinite.rules.evidence import depth_of_run_cause
 
 _PEAKED = ("OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts")  # these rise by design
 _LONG = 50
+_SWINGS, _OFTEN = 3, 10
 
 
 class WarmupNeverEnds(Rule[FailedStep]):
@@ -81,6 +84,8 @@ class WarmupNeverEnds(Rule[FailedStep]):
                     depth=depth_of_run_cause(subject),
                     place=schedule.created,
                 )
+        if subject.run.complete:
+            yield from self._wrong_unit(subject)
         failure = subject.failure
         if failure is not None and "Tried to step" in failure.text:
             yield self.finding(
@@ -90,3 +95,41 @@ class WarmupNeverEnds(Rule[FailedStep]):
                 depth=depth_of_run_cause(subject),
                 place=failure.place,
             )
+
+    def _wrong_unit(self, step: FailedStep) -> Iterator[Finding]:
+        """A schedule in epochs that is stepped by update, or one in updates that is stepped by epoch."""
+        for schedule in step.run.schedulers:
+            what = _wrong_unit(schedule) if schedule.start_epoch <= 0 and schedule.lrs else None
+            if what is not None:
+                yield self.finding(
+                    f"{schedule.kind} was stepped {schedule.steps} times in {schedule.updates} updates: {what}",
+                    fix="give its lengths in the unit in which it is stepped, or step it once an epoch (once an "
+                    "update)",
+                    evidence={
+                        "length": schedule.total_steps,
+                        "steps": schedule.steps,
+                        "updates": schedule.updates,
+                        "base": schedule.base,
+                        "last": schedule.lrs[-1],
+                    },
+                    place=schedule.stepped if schedule.stepped.line else schedule.created,
+                )
+
+
+def _wrong_unit(schedule: SchedulerFacts) -> str | None:
+    steps, updates, length, last = schedule.steps, schedule.updates, schedule.total_steps, schedule.lrs[-1]
+    if (
+        schedule.kind == "CosineAnnealingLR"
+        and length
+        and steps >= _SWINGS * length
+        and steps >= 0.9 * updates
+    ):
+        return f"its length is {length}, so the learning rate swings down and up {steps / (2 * length):.0f} times"
+    if steps < 3 or updates < _OFTEN * steps:
+        return None
+    if length and 0.8 * length <= updates <= 1.2 * length:
+        return f"its length is {length}, the number of updates, and it saw {steps} of them"
+    rising = all(a < b for a, b in pairwise(schedule.lrs))
+    if rising and schedule.base and last <= 0.1 * schedule.base:
+        return f"the warm-up ended at a learning rate of {last:.2g}, {last / schedule.base:.1%} of {schedule.base:g}"
+    return None

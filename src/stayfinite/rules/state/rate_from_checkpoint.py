@@ -46,7 +46,8 @@ class RateFromCheckpoint(Rule[FailedStep]):
         for load in subject.run.loads:
             if load.kind not in ("optimizer", "scheduler"):
                 continue
-            replaced = _replaced(load, scheduled=bool(subject.run.schedulers))
+            scheduled = bool(subject.run.schedulers) or _set_by_hand(subject, load)
+            replaced = _replaced(load, scheduled=scheduled)
             if replaced is None:
                 continue
             asked, got, what = replaced
@@ -63,6 +64,12 @@ class RateFromCheckpoint(Rule[FailedStep]):
                 depth=depth_of_run_cause(subject),
                 place=load.place,
             )
+
+
+def _set_by_hand(step: FailedStep, load: LoadEvent) -> bool:
+    """The script writes the learning rate into the param groups itself: it changes from step to step."""
+    rates = {record.lr for record in step.run.history if record.step >= load.step and record.lr is not None}
+    return len(rates) > 1
 
 
 def _replaced(load: LoadEvent, *, scheduled: bool) -> tuple[float, float, str] | None:
