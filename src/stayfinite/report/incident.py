@@ -131,5 +131,5 @@ def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
     if popular:
         yield Text("Do not   " + popular.replace("\n", " "))
     for other in findings[1 : 1 + _OTHERS]:
-        yield Text(f"Or       {other.code} {other.name}: {other.message}", style="dim")
+        yield Text(f"Also     {other.code} {other.name}: {other.message}", style="dim")
     yield Text(f"More     stayfinite explain {first.code}", style="dim")

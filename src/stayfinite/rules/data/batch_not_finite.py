@@ -17,7 +17,9 @@ class BatchNotFinite(Rule[FailedStep]):
     """The batch of the refused step holds NaN or Inf.
 
     ## What it finds
-    Non-finite values in the tensors of the batch that was given to the step.
+    Non-finite values in the tensors of the batch that was given to the step, and, where the step was followed op by
+    op, a NaN or Inf that was not computed but came in: from a DataLoader, from numpy, from a literal of the script.
+    A mask of -inf counts only if nothing else explains the failure.
 
     ## Why it is bad
     Whatever the model does with them, the loss or a gradient is NaN. It is not the model's fault.

@@ -22,13 +22,13 @@ class InputOutOfScale(Rule[FailedStep]):
     """The inputs are orders of magnitude larger than a network expects, and the step overflowed or diverged.
 
     ## What it finds
-    A legal op that overflowed in a step whose inputs hold magnitudes above 200 (raw pixels, raw prices, byte counts),
-    or a hundred times those of the steps before. Inputs are what nothing trained went into: a hidden activation or a
-    weight is none.
+    A legal op that overflowed in a step whose inputs hold magnitudes above 200 (raw pixels, raw prices, byte
+    counts), or a hundred times those of the steps before. Inputs are what nothing trained went into: a hidden
+    activation or a weight is none.
 
     ## Why it is bad
-    Activations, and with them gradients, scale with the input; a squared loss scales with its square. The rate
-    that is right for normalised inputs diverges for raw ones, and one corrupt record overflows float32.
+    Activations, and with them gradients, scale with the input; a squared loss scales with its square. The learning
+    rate that is right for normalised inputs diverges for raw ones, and one corrupt record overflows float32.
 
     ## Example
     `model(images.float())` with pixels from 0 to 255; one record of 1e25 in a squared loss

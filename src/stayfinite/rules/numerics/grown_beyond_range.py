@@ -17,11 +17,12 @@ _PASSES_ON = ("clone", "copy", "to_copy", "cat", "stack", "t", "view", "transpos
 
 
 class GrownBeyondRange(Rule[FailedStep]):
-    """Values inside the model have grown beyond 1.8e19, and squaring them left the range of float32.
+    """Values inside the model have grown until a legal op left the range of its dtype.
 
     ## What it finds
-    A norm, a normalisation, a variance or a product in float32 or bfloat16 whose inputs are finite but larger than
-    1.8e19, although the batch was of ordinary size: they have grown on their way through the layers.
+    A legal op that overflowed on values of the model itself (activations, weights), which no single division,
+    exponential or power made large: they have grown on their way, through layers, or through a recurrence or an
+    integration whose line computes its own result again and again.
 
     ## Why it is bad
     Nothing bounds them: a residual that every layer enlarges, mixing weights that may exceed 1. A normalisation
@@ -33,7 +34,7 @@ class GrownBeyondRange(Rule[FailedStep]):
 
     ## The fix
     Bound what grows: mixing weights that sum to 1 (`stayfinite.ops.sinkhorn`), a normalised or scaled residual, a
-    lower rate; and go back to weights from before the growth.
+    lower learning rate; and go back to weights from before the growth.
 
     ## The popular fix that does not work
     float32 in the place of bfloat16: both end at 3.4e38. Skipping the batch: the next one fails as well.

@@ -26,7 +26,7 @@ class IntegersRounded(Rule[FailedStep]):
     Make positions and the angles from them in float32 (or int64), and cast only the sine and cosine.
 
     ## The popular fix that does not work
-    A higher rate, or training longer: the positions are equal, nothing can learn to tell them apart.
+    A higher learning rate, or training longer: the positions are equal, nothing can learn to tell them apart.
 
     ## References
     meta-pytorch/torchtune#2254

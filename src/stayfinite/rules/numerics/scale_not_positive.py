@@ -50,7 +50,7 @@ class ScaleNotPositive(Rule[FailedStep]):
     bound it: `log_std.clamp(-5, 2)`.
 
     ## The popular fix that does not work
-    Gradient clipping and a smaller rate delay it. `validate_args=False` removes the message, not the zero.
+    Gradient clipping and a smaller learning rate delay it. `validate_args=False` removes the message, not the zero.
 
     ## References
     motokimura/PyTorch_Gaussian_YOLOv3#23

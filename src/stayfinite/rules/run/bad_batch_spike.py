@@ -23,7 +23,9 @@ class BadBatchSpike(Rule[FailedStep]):
 
     ## What it finds
     A finite loss and gradient norm that both stand out from the last 128 healthy steps: more than ten robust
-    deviations and three times the worst recent excess (or a hundred times the largest value), and large in themselves.
+    deviations and three times the worst recent excess (or a hundred times the largest value), and large in
+    themselves. In a run that failed or is over: a step thirty times (a hundred times, if it was applied and did
+    harm) above the calm steps before it.
 
     ## Why it is bad
     One such update can undo hours of training; the moments carry it on for many steps.

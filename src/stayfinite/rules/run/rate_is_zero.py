@@ -14,7 +14,7 @@ class RateIsZero(Rule[FailedStep]):
     """The effective learning rate was zero at every step of the run.
 
     ## What it finds
-    A finished run of at least ten optimizer steps whose rate was exactly 0 at each of them.
+    A finished run of at least ten optimizer steps whose learning rate was exactly 0 at each of them.
 
     ## Why it is bad
     Nothing was learnt, and nothing says so: the loss moves with the batches.
@@ -23,7 +23,7 @@ class RateIsZero(Rule[FailedStep]):
     `LambdaLR(opt, lambda step: step // warmup_steps)`, where integer division gives 0 during the whole run
 
     ## The fix
-    Print the rate of the param groups after the first steps, and compare it with the configuration.
+    Print the learning rate of the param groups after the first steps, and compare it with the configuration.
 
     ## The popular fix that does not work
     Another seed, or more epochs.
@@ -33,7 +33,7 @@ class RateIsZero(Rule[FailedStep]):
     """
 
     code = "RUN015"
-    name = "rate-is-zero"
+    name = "learning-rate-is-zero"
     cause = "CONFIG_MISTAKE"
     severity = Severity.ERROR
 
@@ -52,7 +52,8 @@ class RateIsZero(Rule[FailedStep]):
         steps = subject.run.history[-1].step + 1 if subject.run.history else len(seen)
         yield self.finding(
             f"the learning rate was 0 at all {steps} steps",
-            fix="print the rate of the param groups after the first step; check integer divisions in the schedule",
+            fix="print the learning rate of the param groups after the first step; check integer divisions in "
+            "the schedule",
             evidence={"steps": len(seen)},
             file=place.file if place else None,
             line=place.line if place else None,

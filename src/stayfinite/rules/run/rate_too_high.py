@@ -24,22 +24,24 @@ _RUINED = 1e6
 
 
 class RateTooHigh(Rule[FailedStep]):
-    """Every op is legal, and loss, gradients and updates grow from step to step: the learning rate is too high.
+    """One update moved the weights by many times their own size, or loss and gradients grow from step to step.
 
     ## What it finds
-    An overflow in an op that is defined everywhere (a product, a sum, a squared loss) after a history in which
-    the loss or the gradient norm grew by orders of magnitude over at least three steps.
+    A failure shortly after an update that was more than 20 times as large as the weights, whatever op it showed in:
+    a softmax, an exponential, a norm. Or an overflow in an op that is defined everywhere (a product, a sum, a
+    squared loss) after a history in which the loss or the gradient norm grew by orders of magnitude over at least
+    three steps. Large updates of a run that goes on well are no finding.
 
     ## Why it is bad
     Each update overshoots more than the last. The NaN at the end is the smallest part of the damage: the weights
     were ruined steps before.
 
     ## Example
-    SGD with rate 1.0 on inputs of variance 9: the loss multiplies by a constant each step
+    SGD with learning rate 1.0 on inputs of variance 9: the loss multiplies by a constant each step
 
     ## The fix
-    Lower the rate below the point where growth began, scale it with the batch size, warm up, and roll back to
-    weights from before the growth.
+    Lower the learning rate below the point where growth began, scale it with the batch size, warm up, and roll back
+    to weights from before the growth.
 
     ## The popular fix that does not work
     eps, nan_to_num or skipping the NaN step: the weights are already wrong, the next step grows again.
@@ -49,7 +51,7 @@ class RateTooHigh(Rule[FailedStep]):
     """
 
     code = "RUN010"
-    name = "rate-too-high"
+    name = "learning-rate-too-high"
     cause = "LR_DIVERGENCE"
     severity = Severity.ERROR
     more_specific_than = ("NUM025", "NUM021", "RUN001")

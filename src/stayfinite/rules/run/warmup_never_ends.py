@@ -16,25 +16,25 @@ _SWINGS, _OFTEN = 3, 10
 
 
 class WarmupNeverEnds(Rule[FailedStep]):
-    """The schedule does not do what its settings say: the rate rises without end, or past its last step.
+    """The schedule does not do what its settings say: the learning rate rises without end, or past its last step.
 
     ## What it finds
-    A run that failed while its schedule had raised the rate at every one of at least 50 steps (a warm-up longer
-    than the training, often epochs taken for steps), and a cosine schedule that was stepped beyond its length and
-    climbs again.
+    A run that failed while its schedule had raised the learning rate at every one of at least 50 steps (a warm-up
+    longer than the training, often epochs taken for steps), and a cosine schedule that was stepped beyond its
+    length and climbs again.
 
     ## Why it is bad
-    The planned peak was never the problem: there is no peak. The rate passes the point of divergence sooner or
-    later.
+    The planned peak was never the problem: there is no peak. The learning rate passes the point of divergence
+    sooner or later.
 
     ## Example
     `warmup_steps = warmup_epochs * steps_per_epoch` with 10 warm-up epochs in a training of one
 
     ## The fix
-    Assert `warmup_steps < total_steps` in the same unit, and log the rate that the optimizer really has.
+    Assert `warmup_steps < total_steps` in the same unit, and log the learning rate that the optimizer really has.
 
     ## The popular fix that does not work
-    A lower peak rate: the training then runs below its rate throughout, and never decays.
+    A lower peak rate: the training then runs below its learning rate throughout, and never decays.
 
     ## References
     YunYang1994/TensorFlow2.0-Examples#8
@@ -59,9 +59,11 @@ class WarmupNeverEnds(Rule[FailedStep]):
                 continue
             if failed and schedule.rising and schedule.steps >= _LONG and schedule.start_epoch <= 0:
                 yield self.finding(
-                    f"{schedule.kind} raised the rate at each of {schedule.steps} steps, to {schedule.lrs[-1]:.3g}: "
+                    f"{schedule.kind} raised the learning rate at each of {schedule.steps} steps, to "
+                    f"{schedule.lrs[-1]:.3g}: "
                     "the warm-up did not end before the run failed",
-                    fix="assert warmup_steps < total_steps (both in optimizer steps), and log the effective rate",
+                    fix="assert warmup_steps < total_steps (both in optimizer steps), and log the effective "
+                    "learning rate",
                     evidence={"first": schedule.lrs[0], "last": schedule.lrs[-1], "steps": schedule.steps},
                     depth=depth_of_run_cause(subject),
                     place=schedule.created,
@@ -73,7 +75,8 @@ class WarmupNeverEnds(Rule[FailedStep]):
                 and schedule.steps > schedule.total_steps
             ):
                 yield self.finding(
-                    f"{schedule.kind} of length {schedule.total_steps} was stepped {schedule.steps} times: the rate "
+                    f"{schedule.kind} of length {schedule.total_steps} was stepped {schedule.steps} times: the "
+                    f"learning rate "
                     f"climbs again, from {min(schedule.lrs):.3g} to {schedule.lrs[-1]:.3g}",
                     fix="give the schedule the number of steps it is really stepped (steps, not epochs)",
                     evidence={

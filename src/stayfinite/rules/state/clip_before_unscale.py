@@ -13,7 +13,7 @@ class ClipBeforeUnscale(Rule[FailedStep]):
     """Gradients are clipped before the scaler has unscaled them.
 
     ## What it finds
-    A call of `clip_grad_norm_` in a guarded loop with an enabled GradScaler before `scaler.unscale_(optimizer)`.
+    Calls of `clip_grad_norm_` between `scaler.scale(loss).backward()` and `scaler.unscale_(optimizer)`.
 
     ## Why it is bad
     The norm is 65536 times too large, so every gradient is clipped, and after unscaling the update is 65536 times

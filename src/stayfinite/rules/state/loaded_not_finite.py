@@ -15,7 +15,7 @@ class LoadedNotFinite(Rule[FailedStep]):
     `load_state_dict` with tensors that are not finite, in a run that then fails.
 
     ## Why it is bad
-    Training continues from a dead model, and its first loss is NaN whatever the data and the rate are.
+    Training continues from a dead model, and its first loss is NaN whatever the data and the learning rate are.
 
     ## Example
     The last checkpoint was written after the NaN, and the healthy ones before it were rotated away

@@ -22,11 +22,11 @@ class MomentsNotRestored(Rule[FailedStep]):
     `load_state_dict` of an optimizer whose file holds param groups but no moments although steps had been taken.
     A new Adam that goes on with loaded weights and without moments, while its scheduler was loaded in the middle of
     its schedule; or whose loss is at first the one from before the save and, from its first update on, five times
-    that. New weights, a new task or another rate are fine-tuning, and need no moments.
+    that. New weights, a new task or another learning rate are fine-tuning, and need no moments.
 
     ## Why it is bad
-    Adam without moments takes first steps of the full rate in every coordinate, at weights that needed small
-    ones: the loss jumps after each resume.
+    Adam without moments takes first steps of the full learning rate in every coordinate, at weights that needed
+    small ones: the loss jumps after each resume.
 
     ## Example
     `torch.save({"model": model.state_dict(), "scheduler": scheduler.state_dict()}, path)`

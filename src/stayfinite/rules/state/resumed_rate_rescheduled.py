@@ -14,16 +14,18 @@ _OWN_RATES = ("OneCycleLR", "CyclicLR", "SWALR")  # told their rates anew whenev
 
 
 class ResumedRateRescheduled(Rule[FailedStep]):
-    """The optimizer was resumed in the middle of a schedule, and a scheduler then changed the rate without a step.
+    """The optimizer was resumed in the middle of a schedule, and a scheduler then changed the learning rate
+    without a step.
 
     ## What it finds
-    `optimizer.load_state_dict` brought a rate that a schedule had reached, and before the next optimizer step a
-    scheduler set another, by a factor of 1.5 or more: because it was made after the load and put the first rate
-    back, or because it was stepped through the past epochs over a rate that was already decayed.
+    `optimizer.load_state_dict` brought a learning rate that a schedule had reached, and before the next optimizer
+    step a scheduler set another, by a factor of 1.5 or more: because it was made after the load and put the first
+    learning rate back, or because it was stepped through the past epochs over a learning rate that was already
+    decayed.
 
     ## Why it is bad
-    Nothing fails. The first epoch after each resume runs at the initial rate and undoes what was annealed, or the
-    rate is decayed twice and the rest of the run learns nothing.
+    Nothing fails. The first epoch after each resume runs at the initial learning rate and undoes what was annealed,
+    or the learning rate is decayed twice and the rest of the run learns nothing.
 
     ## Example
     `opt.load_state_dict(ckpt["opt"]); sched = LambdaLR(opt, schedule); sched.last_epoch = start - 1`
@@ -32,14 +34,14 @@ class ResumedRateRescheduled(Rule[FailedStep]):
     Make the scheduler first, then load its state and the optimizer's; or give the constructor `last_epoch`.
 
     ## The popular fix that does not work
-    Editing the initial rate until the resumed run looks right: the next resume happens at another epoch.
+    Editing the initial learning rate until the resumed run looks right: the next resume happens at another epoch.
 
     ## References
     ultralytics/yolov5#292, MichiganCOG/ViP#19
     """
 
     code = "STA036"
-    name = "resumed-rate-rescheduled"
+    name = "resumed-learning-rate-rescheduled"
     cause = "RESUME_LR"
     severity = Severity.ERROR
     more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
@@ -55,7 +57,8 @@ class ResumedRateRescheduled(Rule[FailedStep]):
                 continue
             did = "was made and set" if change.how == "made" else "was stepped before any update, to"
             yield self.finding(
-                f"the optimizer was resumed at rate {load.lr_after:g}, then {change.kind} {did} {change.rate:g}",
+                f"the optimizer was resumed at learning rate {load.lr_after:g}, then {change.kind} {did} "
+                f"{change.rate:g}",
                 fix="make the scheduler before loading, then load its own state and the optimizer's; do not replay it",
                 evidence={
                     "loaded": load.lr_after,

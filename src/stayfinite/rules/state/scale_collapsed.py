@@ -17,8 +17,9 @@ class ScaleCollapsed(Rule[FailedStep]):
     """The loss scale has fallen below its floor: step after step overflows whatever the scale.
 
     ## What it finds
-    A GradScaler whose scale would drop below the floor of the policy (1.0 by default). An ordinary back-off, a few
-    halvings after which steps are applied again, is counted but is no alarm.
+    A GradScaler whose scale would drop below the floor of the policy (1.0 by default), or that has refused so many
+    steps in a row, with losses that were not finite before scaling, that no scale helps. An ordinary back-off, a
+    few halvings after which steps are applied again, is counted but is no alarm.
 
     ## Why it is bad
     A scale cannot cure an overflow in the forward pass or a NaN in the data. GradScaler has no floor: it halves

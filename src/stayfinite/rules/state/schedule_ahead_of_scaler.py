@@ -18,7 +18,7 @@ class ScheduleAheadOfScaler(Rule[FailedStep]):
 
     ## Why it is bad
     The schedule counts steps that did not happen: warm-up ends early, decay comes too soon, and after a bad phase
-    the rate no longer fits the number of updates.
+    the learning rate no longer fits the number of updates.
 
     ## Example
     `scaler.step(opt); scaler.update(); scheduler.step()` without a look at the scale

@@ -15,12 +15,12 @@ class ScheduleNotRestored(Rule[FailedStep]):
     """The optimizer was resumed from a checkpoint, and its learning-rate schedule began again at step 0.
 
     ## What it finds
-    An optimizer whose state was loaded with a rate, no `load_state_dict` of a scheduler, and a scheduler that
-    started at 0 and set a rate that differs from the loaded one by more than a tenth.
+    An optimizer whose state was loaded with a learning rate, no `load_state_dict` of a scheduler, and a scheduler
+    that started at 0 and set a learning rate that differs from the loaded one by more than a tenth.
 
     ## Why it is bad
     Warm-up and peak come a second time at weights that were already annealed: the loss jumps after each resume,
-    and what was learnt at low rates is lost.
+    and what was learnt at low learning rates is lost.
 
     ## Example
     A checkpoint with model and optimizer, and `LambdaLR(optimizer, schedule)` made anew
@@ -29,7 +29,7 @@ class ScheduleNotRestored(Rule[FailedStep]):
     Save and load `scheduler.state_dict()`, after the optimizer's.
 
     ## The popular fix that does not work
-    A lower peak rate for the second part: it fits one resume.
+    A lower peak learning rate for the second part: it fits one resume.
 
     ## References
     Lightning-AI/pytorch-lightning#10766, Nerogar/OneTrainer#1604
@@ -58,7 +58,8 @@ class ScheduleNotRestored(Rule[FailedStep]):
             if reached <= 1.1 * loaded or resumed[-1].moments_missing:
                 continue
             yield self.finding(
-                f"the optimizer was resumed at rate {loaded:g}, and {schedule.kind} began again and set {reached:g}",
+                f"the optimizer was resumed at learning rate {loaded:g}, and {schedule.kind} began again and "
+                f"set {reached:g}",
                 fix="save scheduler.state_dict() in the checkpoint and load it after the optimizer's",
                 evidence={"loaded": loaded, "set": reached, "schedule": schedule.kind},
                 depth=depth_of_run_cause(subject),

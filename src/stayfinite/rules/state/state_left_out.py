@@ -37,7 +37,7 @@ class StateLeftOut(Rule[FailedStep]):
     state. Compare one batch's loss before the save and after the load.
 
     ## The popular fix that does not work
-    A lower rate after the resume: the weights are as wrong, and take longer to recover.
+    A lower learning rate after the resume: the weights are as wrong, and take longer to recover.
 
     ## References
     DLR-RM/stable-baselines3#1256

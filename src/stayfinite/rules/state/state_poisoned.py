@@ -18,8 +18,10 @@ class StatePoisoned(Rule[FailedStep]):
     """Parameters, moments, buffers or averages that outlive the step hold NaN or Inf.
 
     ## What it finds
-    Non-finite values in any kept state when a step is refused: parameters, optimizer moments, buffers such as
-    batch norm's running statistics, and EMA weights.
+    Non-finite values in any kept state when a step is refused or a run ends: parameters, optimizer moments, buffers
+    such as batch norm's running statistics, and EMA weights. State that went bad in the very step whose birth is
+    known is named after that birth; state that is still bad after the script dropped the step is the failure
+    itself.
 
     ## Why it is bad
     Every later step starts from it, so skipping batches cannot help. The guard rolls back to the last verified

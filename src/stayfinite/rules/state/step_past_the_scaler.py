@@ -27,7 +27,7 @@ class StepPastTheScaler(Rule[FailedStep]):
     `scaler.step(optimizer)`: it unscales, checks for overflow, and steps.
 
     ## The popular fix that does not work
-    Dividing the rate by the scale: the scale changes while training.
+    Dividing the learning rate by the scale: the scale changes while training.
 
     ## References
     Lightning-AI/pytorch-lightning#9599

@@ -18,8 +18,8 @@ class UpdateNotFinite(Rule[FailedStep]):
     """The gradients were finite, and the optimizer's own update made parameters or moments NaN or Inf.
 
     ## What it finds
-    A step whose loss and gradients were finite and after which parameters or optimizer state were not. The guard
-    has undone it.
+    A step whose loss and gradients were finite and after which parameters or optimizer state were not (a guard has
+    undone it); where it was followed op by op, the division by zero inside the optimizer.
 
     ## Why it is bad
     No check of loss or gradients can see it, and the next forward pass is NaN everywhere.
