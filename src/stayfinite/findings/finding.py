@@ -26,6 +26,7 @@ class Severity(str, Enum):
 class Depth:
     """Where in the chain of causes a finding belongs. Births themselves count 1, 2, 3 in the order of cause."""
 
+    FIRST = -1  # before anything else: a learning rate that is absurd by itself, and an update that shows it
     UPSTREAM = 0  # came before the birth and led to it: a learning rate, a data range, a misused scaler
     BIRTH = 1
     RUN = 50  # a mistake of the run that may have nothing to do with the birth

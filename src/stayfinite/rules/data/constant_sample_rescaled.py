@@ -42,8 +42,7 @@ class ConstantSampleRescaled(Rule[FailedStep]):
         for born in judged(subject, Kind.CONSTANT_COLUMN):
             yield self.finding(
                 f"{counted(born.how.count, 'column')} of a table of {int(born.birth.fact('columns'))} NaN "
-                f"throughout, while "
-                "the others have been rescaled: a constant column, divided by its own spread before it came here",
+                "throughout, while the others have been rescaled: a constant column, divided by its own spread before",
                 fix="drop constant columns, or use a spread of 1 where it is 0 (sigma[sigma == 0] = 1)",
                 **told(born, "bad_columns", "rescaled_columns", "columns"),
             )

@@ -47,8 +47,7 @@ class ErrorFarFromCause(Rule[FailedStep]):
             return
         yield self.finding(
             f"{failure.kind} at line {failure.place.line} ({first_line(failure)[:120]}) is a consequence: the "
-            f"value was "
-            f"born in {birth.op} at line {birth.birth.line}",
+            f"value was born in {birth.op} at line {birth.birth.line}",
             fix=f"repair line {birth.birth.line}; leave the line of the exception as it is",
             evidence={"error": failure.text, "error_line": failure.place.line, "birth_op": birth.birth.op},
             depth=Depth.CONSEQUENCE,

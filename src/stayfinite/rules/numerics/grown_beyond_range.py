@@ -57,21 +57,18 @@ class GrownBeyondRange(Rule[FailedStep]):
                 or (grown.absmax or 0.0) < _LARGE
             ):
                 continue
-            if grown.made_by(*_MAKES_LARGE_NUMBERS) is not None:
-                continue  # one op made it large, and no growth did
             again = _repeated(grown)
+            if again is None and grown.made_by(*_MAKES_LARGE_NUMBERS) is not None:
+                continue  # one op made it large, and no growth did
             trained = any(record.applied for record in subject.run.history[:-1])
             where = f"; line {again.line} runs again and again, and each time it is larger" if again else ""
             yield self.finding(
                 f"{born.birth.op} met values up to {grown.absmax:.3g} in {source_of(grown)} and left the range of "
                 f"{born.birth.dtype}{where}",
-                fix="bound what is repeated: a smaller step, a contraction (gates, tanh, weights of norm below "
-                "1), a norm in "
-                "between"
+                fix="bound what is repeated: a smaller step, a contraction (gates, tanh, a norm in between)"
                 if again
-                else "bound what grows (mixing weights that sum to 1, a scaled residual, a norm), lower the "
-                "learning rate, "
-                "and go back to weights from before the growth",
+                else "bound what grows (mixing weights that sum to 1, a scaled residual, a norm), lower the learning "
+                "rate, and go back to weights from before the growth",
                 cause="EXP_OVERFLOW" if again or not trained else "LR_DIVERGENCE",
                 **told(born, absmax=grown.absmax),
             )

@@ -53,8 +53,7 @@ class MaskOverflow(Rule[FailedStep]):
             birth = born.birth
             yield self.finding(
                 f"{birth.op} of finite masks gave {counted(born.how.count, 'Inf')}: an operand "
-                f"({span(born.how.operand)}) "
-                f"is already near the limit of {birth.dtype}",
+                f"({span(born.how.operand)}) is already near the limit of {birth.dtype}",
                 fix="combine boolean masks with & first, then write one additive mask: zeros.masked_fill(~allow, min)",
                 **told(born, largest=LARGEST.get(birth.dtype)),
             )

@@ -50,7 +50,6 @@ class RootOfNegative(Rule[FailedStep]):
                 fix="make the base positive first: x.clamp_min(eps) ** p, or x.abs() ** p * x.sign()"
                 if power
                 else "repair the value under the root (normalise the geometry, two-pass variance, torch.cdist); "
-                "if only "
-                "rounding makes it negative, clamp it to a small positive floor",
+                "if only rounding makes it negative, clamp it to a small positive floor",
                 **told(born, "outside", "negative_base", "exponent", "fractional"),
             )

@@ -57,8 +57,8 @@ class RateGoneEarly(Rule[FailedStep]):
             place = schedule.stepped if schedule.stepped.line else schedule.created
             yield self.finding(
                 f"{schedule.kind} was stepped {schedule.steps} times in {schedule.updates} updates and took the "
-                f"learning rate "
-                f"from {schedule.peak:g} to {schedule.lrs[-1]:.2g}: {schedule.gone} of the steps were made at less "
+                f"learning rate from {schedule.peak:g} to {schedule.lrs[-1]:.2g}: {schedule.gone} of the steps "
+                f"were made at less "
                 "than 1e-5 of the peak",
                 fix="step the scheduler once an epoch, or give its lengths in steps (step_size=5 * len(loader))",
                 evidence={

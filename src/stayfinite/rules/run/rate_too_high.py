@@ -17,7 +17,7 @@ from stayfinite.rules.evidence import (
     told_by_error,
 )
 from stayfinite.rules.run.growth import growth
-from stayfinite.rules.run.update_size import largest_update, learning_rate
+from stayfinite.rules.run.update_size import absurd_rate, largest_update, learning_rate
 
 _COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6
@@ -61,7 +61,7 @@ class RateTooHigh(Rule[FailedStep]):
         birth = subject.birth
         first = subject.judged[0].how if subject.judged else None
         place = _place(subject)
-        failed = birth is not None or (not subject.run.complete and subject.trigger != "exception")
+        failed = bool(birth or subject.state) or (not subject.run.complete and subject.trigger != "exception")
         before = first is not None and first.word in ("parameter", "state")  # weights that were bad already
         if failed and moved is not None and (first is None or first.kind in DEPENDS_ON_SIZE or before):
             times = f"{moved:.2g}" if math.isfinite(moved) else "more than 1e38"
@@ -69,7 +69,7 @@ class RateTooHigh(Rule[FailedStep]):
                 f"at learning rate {_shown(rate)} one update moved the weights by {times} times their own size",
                 fix="lower the learning rate by that factor and more, then restart from weights before the update",
                 evidence={"update_ratio": moved, "lr": rate},
-                depth=Depth.UPSTREAM,
+                depth=Depth.FIRST if absurd_rate(subject) else Depth.UPSTREAM,
                 place=place,
             )
             return
@@ -96,12 +96,10 @@ class RateTooHigh(Rule[FailedStep]):
             return  # a finished run that stayed finite must have gone very far up to be called diverged
         yield self.finding(
             f"the {grown.quantity} grew from {grown.lowest:.3g} to {grown.last:.3g} over {grown.steps} steps at "
-            f"learning "
-            f"rate {_shown(rate)}, and every op on the way is legal"
+            f"learning rate {_shown(rate)}, and every op on the way is legal"
             if depth_of_run_cause(subject) == Depth.UPSTREAM
             else f"the {grown.quantity} grew from {grown.lowest:.3g} to {grown.last:.3g} over {grown.steps} "
-            f"steps before, "
-            f"at learning rate {_shown(rate)}",
+            f"steps before, at learning rate {_shown(rate)}",
             fix="lower the learning rate (try a tenth), add warm-up, and restart from weights before the growth",
             evidence={
                 "quantity": grown.quantity,

@@ -60,8 +60,7 @@ class WarmupNeverEnds(Rule[FailedStep]):
             if failed and schedule.rising and schedule.steps >= _LONG and schedule.start_epoch <= 0:
                 yield self.finding(
                     f"{schedule.kind} raised the learning rate at each of {schedule.steps} steps, to "
-                    f"{schedule.lrs[-1]:.3g}: "
-                    "the warm-up did not end before the run failed",
+                    f"{schedule.lrs[-1]:.3g}: the warm-up did not end before the run failed",
                     fix="assert warmup_steps < total_steps (both in optimizer steps), and log the effective "
                     "learning rate",
                     evidence={"first": schedule.lrs[0], "last": schedule.lrs[-1], "steps": schedule.steps},
@@ -76,8 +75,7 @@ class WarmupNeverEnds(Rule[FailedStep]):
             ):
                 yield self.finding(
                     f"{schedule.kind} of length {schedule.total_steps} was stepped {schedule.steps} times: the "
-                    f"learning rate "
-                    f"climbs again, from {min(schedule.lrs):.3g} to {schedule.lrs[-1]:.3g}",
+                    f"learning rate climbs again, from {min(schedule.lrs):.3g} to {schedule.lrs[-1]:.3g}",
                     fix="give the schedule the number of steps it is really stepped (steps, not epochs)",
                     evidence={
                         "length": schedule.total_steps,

@@ -46,8 +46,7 @@ class ClipBeforeUnscale(Rule[FailedStep]):
             limit = f" to {clip.max_norm:g}" if clip.max_norm is not None else ""
             yield self.finding(
                 f"{counted(clip.calls, 'call')} clipped gradients{limit} while they were multiplied by "
-                f"{scale}{norm}, so "
-                "every update is far too small",
+                f"{scale}{norm}, so every update is far too small",
                 fix="call scaler.unscale_(optimizer) before clipping, or let the guard clip with Guard(clip_norm=...)",
                 evidence={
                     "scale": clip.scale,

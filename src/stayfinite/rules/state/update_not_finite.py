@@ -59,8 +59,7 @@ class UpdateNotFinite(Rule[FailedStep]):
         norm = f" (norm {subject.grad_norm:.3g})" if subject.grad_norm is not None else ""
         yield self.finding(
             f"the gradients were finite{norm}, but the optimizer's update made {counted(len(bad), 'tensor')} "
-            f"NaN or Inf, "
-            f"first {bad[0].name if bad else 'unknown'}",
+            f"NaN or Inf, first {bad[0].name if bad else 'unknown'}",
             fix="let the optimizer work on float32 parameters" if half else _FIX,
             evidence={"tensors": [{"name": t.name, "nan": t.nan, "inf": t.inf} for t in bad[:5]]},
             cause="PURE_LOWP_OPTIMIZER" if half else "OPTIMIZER_ZERO_DIV",
