@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from stayfinite.findings.jsonable import Json, as_float, jsonable
+from stayfinite.findings.jsonable import Json, as_float, fields_of, jsonable
 
 
 class Severity(str, Enum):
@@ -44,23 +44,11 @@ class Proof:
     tried: int = 1
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "remedy": self.remedy,
-            "finite": self.finite,
-            "loss": jsonable(self.loss),
-            "distortion": jsonable(self.distortion),
-            "tried": self.tried,
-        }
+        return fields_of(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Proof:
-        return cls(
-            data["remedy"],
-            data["finite"],
-            as_float(data["loss"]),
-            as_float(data["distortion"]),
-            data["tried"],
-        )
+        return cls(**{**data, "loss": as_float(data["loss"]), "distortion": as_float(data["distortion"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +85,9 @@ class Finding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        return cls(
-            code=data["code"],
-            name=data["name"],
-            cause=data["cause"],
-            severity=Severity(data["severity"]),
-            message=data["message"],
-            fix=data["fix"],
-            file=data["file"],
-            line=data["line"],
-            evidence=data["evidence"],
-            patch=data["patch"],
-            proof=Proof.from_json(data["proof"]) if data["proof"] else None,
-        )
+        known = {key: data[key] for key in cls.__slots__ if key in data}  # older files say more
+        proof = Proof.from_json(data["proof"]) if data["proof"] else None
+        return cls(**{**known, "severity": Severity(data["severity"]), "proof": proof})
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:

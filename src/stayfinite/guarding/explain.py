@@ -91,8 +91,8 @@ def _explain(
             benign=evidence.benign,
             comparisons=evidence.comparisons,
         )
-    incident = to_incident(step, explain(step), action)
-    incident.history, incident.environment = history, environment
+    incident = to_incident(step, explain(step), environment, action)
+    incident.history = history
     return incident
 
 

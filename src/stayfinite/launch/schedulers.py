@@ -40,7 +40,6 @@ class Watched:
     stepped: Place = field(default_factory=Place)
     lrs: list[float] = field(default_factory=list)
     steps: int = 0
-    before_optimizer: bool = False
     base: float | None = None  # the rate it was given
 
 
@@ -110,7 +109,6 @@ class Schedulers:
         watched = self.find(scheduler)
         if self._inside or watched is None:
             return result
-        watched.before_optimizer |= watched.steps == 0 and self._log.optimizer_steps == 0
         watched.steps += 1
         watched.stepped = here()
         self._note_rate(scheduler, "stepped", before, watched.stepped)
@@ -162,7 +160,6 @@ class Schedulers:
                 total_steps=w.total_steps,
                 created=w.created,
                 stepped=w.stepped,
-                before_optimizer=w.before_optimizer,
                 updates=w.optimizer.steps - w.updates_before,
                 peak=w.peak,
                 gone=w.gone,

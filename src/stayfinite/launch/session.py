@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
 from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
@@ -30,6 +31,7 @@ from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.replay.modules import living_models
 from stayfinite.replay.sites import USER, kind_of_file
+from stayfinite.watch.environment import environment
 
 
 class Session:
@@ -142,7 +144,7 @@ class Session:
                     state=self._state,
                 )
                 step = self.observers.complete(step)
-                found.append(to_incident(step, explain(step)))
+                found.append(to_incident(step, explain(step), environment(torch.device("cpu"))))
         return found
 
     def remarks(self) -> Iterator[str]:
@@ -198,7 +200,7 @@ class Session:
             handled=handled,
             comparisons=tuple(noticed.comparisons[-8:]),  # those after the birth count too
         )
-        return to_incident(step, explain(step))
+        return to_incident(step, explain(step), environment(torch.device("cpu")))
 
     def _silent(self) -> Incident | None:
         """A run without a bad value may have failed all the same: rates, lost updates, order of calls."""
@@ -218,7 +220,7 @@ class Session:
         )
         step = self.observers.complete(step)
         findings = explain(step)
-        return to_incident(step, findings) if findings else None
+        return to_incident(step, findings, environment(torch.device("cpu"))) if findings else None
 
 
 def _place_of(error: BaseException) -> Place:

@@ -28,7 +28,6 @@ class Entry:
         "absmax",
         "autocast",
         "call",
-        "checked",
         "consumed",
         "dtype",
         "forward",
@@ -75,7 +74,6 @@ class Entry:
         self.hidden_by: list[int] = []  # entries that read it and came out finite
         self.loss_like = False  # a single number with a graph behind it
         self.step = 0
-        self.checked = False  # the script asked whether it is finite
         self.learnt = False  # it is a parameter, or was computed from one
         self.autocast: str | None = None
 

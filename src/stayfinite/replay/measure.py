@@ -10,10 +10,7 @@ import torch
 PLAIN_TENSORS = (
     (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if hasattr(torch.nn, "Buffer")
-    else (
-        torch.Tensor,
-        torch.nn.Parameter,
-    )
+    else (torch.Tensor, torch.nn.Parameter)
 )
 _FEW_BITS = {
     dtype

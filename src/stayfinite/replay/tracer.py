@@ -32,7 +32,6 @@ from stayfinite.replay.slice import failed_step, find_sink, hidden_births
 # Calls that only look: what they compute is no result, and a bad value in it is no failure.
 _LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allclose", "isclose", "equal",
           "__repr__", "__format__", "__str__", "is_nonzero", "tolist", "numpy", "__array__"}  # fmt: skip
-_CHECKS = {"isfinite", "isnan", "isinf"}
 _BRINGS_IN = {
     "from_numpy",
     "as_tensor",
@@ -147,10 +146,6 @@ class Tracer:
         if name in _LOOKS:
             with self.only_looking():
                 result = func(*args, **kwargs)
-                if name in _CHECKS and args and self.follower.bad_seen and isinstance(args[0], torch.Tensor):
-                    entry = self.follower.journal.writer(args[0])
-                    if entry is not None:
-                        entry.checked = True
                 if name == "isnan" and args and self.follower.bad_seen:
                     self.follower.noticed.look(args[0], result, user_site())
                 return result
@@ -294,7 +289,6 @@ class Tracer:
                 (entry, failed_step(self.follower, entry, "loss" if entry.loss_like else "result"))
                 for entry in journal.latest_bad()
                 if not entry.consumed
-                and (entry.loss_like or not entry.checked)  # the script looked, and nothing is trained on it
                 and (
                     entry.visible
                     if entry.phase == "forward"

@@ -37,12 +37,7 @@ def told(born: Judged, *facts: str, **more: Any) -> Told:
 def told_by_error(failure: Failure) -> Told:
     """The same for an exception that is the only witness."""
     place = failure.place
-    return {
-        "evidence": {"error": failure.text},
-        "file": place.file,
-        "line": place.line,
-        "depth": Depth.BIRTH,
-    }
+    return {"evidence": {"error": failure.text}, "file": place.file, "line": place.line, "depth": Depth.BIRTH}
 
 
 def only_an_error(step: FailedStep) -> Failure | None:

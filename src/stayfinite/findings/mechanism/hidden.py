@@ -56,16 +56,8 @@ def behind_anything(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
 
 
 def mask(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
-    """Additive masks that overflow, are multiplied, or have the wrong sign."""
-    if by_autograd(birth):
-        return None
-    overflown = _overflowing_mask(birth)
-    if overflown is not None and reaches(step, *_SOFTMAX):
-        return Mechanism(Kind.MASK_OVERFLOW, overflown, birth.birth.inf)
-    mistake = _mistake(birth)
-    if mistake is not None and reaches(step, "softmax", "logsumexp", "attention"):
-        return Mechanism(Kind.MASK_OF_INFINITY, word=mistake)
-    return None
+    """Additive masks that overflow, are multiplied, or have the wrong sign, on their way to a softmax."""
+    return mask_without_softmax(step, birth) if reaches(step, *_SOFTMAX) else None
 
 
 def mask_without_softmax(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
@@ -73,7 +65,7 @@ def mask_without_softmax(step: FailedStep, birth: TracedBirth) -> Mechanism | No
     if by_autograd(birth):
         return None
     overflown, mistake = _overflowing_mask(birth), _mistake(birth)
-    if overflown is not None and overflown.provenance != "hidden":
+    if overflown is not None and (overflown.provenance != "hidden" or reaches(step, *_SOFTMAX)):
         return Mechanism(Kind.MASK_OVERFLOW, overflown, birth.birth.inf)
     return Mechanism(Kind.MASK_OF_INFINITY, word=mistake) if mistake is not None else None
 

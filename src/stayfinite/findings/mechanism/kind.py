@@ -50,26 +50,11 @@ class Kind(Enum):
     UNKNOWN = auto()
 
 
-DEPENDS_ON_SIZE: Final = frozenset(
-    {
-        Kind.LOG_OF_ZERO,
-        Kind.LOG_OF_NEGATIVE,
-        Kind.RATIO_INTO_LOG,
-        Kind.EXP_OVERFLOW,
-        Kind.POWER_OVERFLOW,
-        Kind.EXP_UNDERFLOW,
-        Kind.SOFTMAX_EMPTY_ROW,
-        Kind.MASK_OVERFLOW,
-        Kind.MASK_OF_INFINITY,
-        Kind.ZERO_TIMES_INF,
-        Kind.ZERO_NORM,
-        Kind.SCALE_NOT_POSITIVE,
-        Kind.ABSURD_PARAMETER,
-        Kind.HALF_OVERFLOW,
-        Kind.GROWN,
-        Kind.UNKNOWN,
-    }
-)
+DEPENDS_ON_SIZE: Final = frozenset({
+    Kind.LOG_OF_ZERO, Kind.LOG_OF_NEGATIVE, Kind.RATIO_INTO_LOG, Kind.EXP_OVERFLOW, Kind.POWER_OVERFLOW,
+    Kind.EXP_UNDERFLOW, Kind.SOFTMAX_EMPTY_ROW, Kind.MASK_OVERFLOW, Kind.MASK_OF_INFINITY, Kind.ZERO_TIMES_INF,
+    Kind.ZERO_NORM, Kind.SCALE_NOT_POSITIVE, Kind.ABSURD_PARAMETER, Kind.HALF_OVERFLOW, Kind.GROWN, Kind.UNKNOWN,
+})  # fmt: skip
 """Kinds that weights of an absurd size bring about. The others are about data, emptiness or the form of the code."""
 
 

@@ -9,12 +9,7 @@ from typing import Any, Final
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
 
-LARGEST: Final = {
-    "float16": 65504.0,
-    "bfloat16": 3.3895e38,
-    "float32": 3.4028e38,
-    "float64": 1.7976e308,
-}
+LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7976e308}
 SMALLEST: Final = {  # smallest positive number, subnormals included
     "float16": 5.96e-08,
     "bfloat16": 9.2e-41,

@@ -40,8 +40,6 @@ class OptimizerFacts:
     param_dtypes: tuple[str, ...]
     state_dtypes: tuple[str, ...]
     steps: int  # how often it stepped
-    betas: tuple[float, ...] = ()
-    weight_decay: float = 0.0
     created: Place = Place()
     stepped: Place = Place()  # the line of the last step()
 
@@ -180,7 +178,6 @@ class SchedulerFacts:
     total_steps: int | None = None  # of OneCycleLR and CosineAnnealingLR
     created: Place = Place()
     stepped: Place = Place()
-    before_optimizer: bool = False  # stepped before the first optimizer step
     updates: int = 0  # steps of its optimizer since it was made
     peak: float | None = None  # the largest rate of any param group
     gone: int = 0  # steps after which every group's rate was below 1e-5 of the peak
