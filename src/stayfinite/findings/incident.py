@@ -94,7 +94,7 @@ class Birth:
     inputs: tuple[TensorSummary, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        return fields_of(self)
+        return fields_of(self) | {"inputs": [tensor.to_json() for tensor in self.inputs]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Birth:

@@ -63,7 +63,7 @@ def test_a_finished_healthy_run_has_no_finding() -> None:
 
 @pytest.mark.parametrize("trigger", ["loss", "gradient", "parameter"])
 def test_a_failure_that_does_not_repeat(trigger: str) -> None:
-    step = FailedStep(3, "forward", trigger, sink=Sink(trigger, None), reproduced=False)
+    step = FailedStep(3, "forward", trigger, sink=Sink(trigger, None), reproduced=None)
     assert causes(step) == []  # nobody has replayed it, or the replay did not get there
     again = replace(step, reproduced=False)
     assert causes(again) == ["HARDWARE_KERNEL"]
