@@ -5,11 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test lint types imports unit bench clean help
+.PHONY: demo test lint types imports unit test-browser bench clean help
 
 help:
 	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
 	@echo "make test    install, lint, types, import rules, tests"
+	@echo "make test-browser  the pages in a real browser (Debian's chromium; installs it where it may)"
 	@echo "make bench   cost of guarding against the peers, speed of scan (installs transformers; 10 GB of disk, half an hour)"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -37,6 +38,13 @@ imports: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
+
+test-browser: $(STAMP)
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } || \
+	  { echo "install chromium and chromedriver first, for example: sudo apt-get install chromium chromium-driver"; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
+	$(BIN)/python -m pytest tests/browser
 
 bench: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench

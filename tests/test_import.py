@@ -51,8 +51,20 @@ def command(*arguments: str) -> str:
         command("rules", "--format", "json"),
         command("explain", "STA003"),
         command("explain", "--help"),
+        command("report", "--help"),
+        command("live", "--help"),
     ],
-    ids=["import", "findings", "help", "rules", "rules json", "explain", "explain help"],
+    ids=[
+        "import",
+        "findings",
+        "help",
+        "rules",
+        "rules json",
+        "explain",
+        "explain help",
+        "report help",
+        "live help",
+    ],
 )
 def test_torch_is_not_imported(code: str) -> None:
     assert loaded_by(code).isdisjoint({"torch", "numpy"})

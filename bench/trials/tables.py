@@ -276,6 +276,9 @@ def fitted(spec: Spec) -> Spec:
         (lambda s: s.resume is not None and s.resume >= s.updates, {"resume": 1}),
         (lambda s: s.way == "watch" and s.resume_at == "between", {"resume_at": "end"}),
         (lambda s: s.way == "step" or s.resume is None, {"resume_at": "between"}),
+        (lambda s: s.fault == "nan rate" and s.resume_at == "end", {"resume": None}),  # it is not saved
+        # with sync=False the schedule advances when the verdict comes, and writes over what was set by hand
+        (lambda s: s.fault == "nan rate" and not s.sync, {"schedule": "none"}),
         (lambda s: s.fault == "none", {"at": 1, "micro": 0, "turn": 0}),
     ):
         if holds(spec):

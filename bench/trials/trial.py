@@ -6,6 +6,7 @@ import contextlib
 import json
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ def plain(spec: Spec) -> tuple[dict[str, Any], list[str]]:
                 _back_off(training, turn, update)
             for micro in range(spec.accumulate if fate in ("none", "continue") else 0):
                 training.armed = fate == "continue" and micro == spec.micro
-                with contextlib.suppress(Break):
+                spoils = training.armed and spec.fault == "nan, continue"
+                with (
+                    contextlib.suppress(Break),
+                    _buffers_kept(training) if spoils else contextlib.nullcontext(),
+                ):
                     training.micro_batch(turn, micro, *training.batch(update, micro, turn))
             if fate == "continue":
                 actions += ["none"] if spec.micro < spec.accumulate - 1 else []
@@ -39,6 +44,21 @@ def plain(spec: Spec) -> tuple[dict[str, Any], list[str]]:
         if (update + 1) % EPOCH == 0:
             training.end_epoch()
     return training.bits(), actions
+
+
+@contextlib.contextmanager
+def _buffers_kept(training: Training) -> Iterator[None]:
+    """A body that sees NaN and goes on draws its random numbers, but leaves no NaN in running statistics."""
+    owners = [module for model in training.models for module in model.modules()]
+    before = [
+        {key: None if b is None else b.clone() for key, b in owner._buffers.items()} for owner in owners
+    ]
+    try:
+        yield
+    finally:
+        for owner, buffers in zip(owners, before, strict=True):
+            owner._buffers.clear()
+            owner._buffers.update(buffers)
 
 
 def _fate(spec: Spec, hit: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,11 @@ from side_effects.trial import differences, tried
 
 # Many at once, for each start of a script takes seconds. The names that these use do not meet.
 TOGETHER = (
-    "print only", "append to a log", "folder must be new", "rotation of files", "rotation of folders",
+    "print only", "append to a log", "rotation of files", "rotation of folders",
     "rmtree at start", "needs what it deletes", "symbolic links", "sqlite that was there", "numpy memmap r+",
     "safetensors over a file", "best model", "refuses to run twice", "counter in a file", "shell append", "udp",
     "network that may fail", "loader workers", "environment", "stdout redirected", "shared memory file",
-    "configuration rewritten", "background writer", "atexit", "hash order", "signal to another",
+    "configuration rewritten", "background writer", "atexit", "signal to another",
 )  # fmt: skip
 
 
@@ -31,8 +32,6 @@ def together() -> Script:
     for script in chosen:
         assert not files.keys() & script.files.keys(), script.name
         files |= script.files
-    import textwrap
-
     parts = {
         part: "\n".join(textwrap.dedent(getattr(script, part)).strip() for script in chosen)
         for part in ("before", "each", "after")

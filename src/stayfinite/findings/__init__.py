@@ -1,8 +1,8 @@
 """The vocabulary that everything else speaks: findings, incidents, rules and the subjects they examine."""
 
 from stayfinite.findings.causes import CAUSES
-from stayfinite.findings.finding import Finding, Proof, Severity, worst_first
-from stayfinite.findings.incident import Birth, Incident, PathStep, TensorSummary
+from stayfinite.findings.finding import Depth, Finding, Proof, Severity, worst_first
+from stayfinite.findings.incident import Birth, Histogram, Incident, PathStep, TensorSummary
 from stayfinite.findings.jsonable import Json, as_float, dumps, jsonable
 from stayfinite.findings.rule import FAMILIES, Rule, all_rules, examine, find_rule
 
@@ -10,7 +10,9 @@ __all__ = [
     "CAUSES",
     "FAMILIES",
     "Birth",
+    "Depth",
     "Finding",
+    "Histogram",
     "Incident",
     "Json",
     "PathStep",

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stayfinite.findings.finding import Finding
-from stayfinite.findings.jsonable import Json, as_float, jsonable
+from stayfinite.findings.jsonable import Json, as_float, fields_of, jsonable
 
 SCHEMA = 1
 
 PHASES = ("forward", "backward", "optimizer", "data", "state")
 TRIGGERS = ("loss", "gradient", "parameter", "spike", "exception")
 ACTIONS = ("skip", "rollback", "lower-lr", "stop", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of the finite values by magnitude: bins of equal width in log10 from `low` to `high`, each sign apart."""
+
+    low: int
+    high: int
+    negative: tuple[int, ...] = ()
+    positive: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "low": self.low,
+            "high": self.high,
+            "negative": list(self.negative),
+            "positive": list(self.positive),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Histogram:
+        return cls(data["low"], data["high"], tuple(data["negative"]), tuple(data["positive"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +51,26 @@ class TensorSummary:
     zeros: int = 0
     nan: int = 0
     inf: int = 0
+    histogram: Histogram | None = None
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "min": jsonable(self.min),
-            "max": jsonable(self.max),
-            "zeros": self.zeros,
-            "nan": self.nan,
-            "inf": self.inf,
-        }
+        """As `incident.json` has it; a tensor without a histogram has no such entry."""
+        plain = fields_of(self)
+        if self.histogram is None:
+            del plain["histogram"]
+        else:
+            plain["histogram"] = self.histogram.to_json()
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorSummary:
-        return cls(
-            name=data["name"],
-            shape=tuple(data["shape"]),
-            dtype=data["dtype"],
-            min=as_float(data["min"]),
-            max=as_float(data["max"]),
-            zeros=data["zeros"],
-            nan=data["nan"],
-            inf=data["inf"],
-        )
+        made = {
+            "min": as_float(data["min"]),
+            "max": as_float(data["max"]),
+            "shape": tuple(data["shape"]),
+            "histogram": Histogram.from_json(data["histogram"]) if data.get("histogram") else None,
+        }
+        return cls(**{**data, **made})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +94,7 @@ class Birth:
     inputs: tuple[TensorSummary, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "op": self.op,
-            "call": self.call,
-            "file": self.file,
-            "line": self.line,
-            "source": self.source,
-            "function": self.function,
-            "module": self.module,
-            "kind": self.kind,
-            "nan": self.nan,
-            "inf": self.inf,
-            "numel": self.numel,
-            "first_index": list(self.first_index),
-            "dtype": self.dtype,
-            "samples": list(self.samples),
-            "inputs": [tensor.to_json() for tensor in self.inputs],
-        }
+        return fields_of(self) | {"inputs": [tensor.to_json() for tensor in self.inputs]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Birth:
@@ -115,7 +117,7 @@ class PathStep:
     module: str | None
 
     def to_json(self) -> dict[str, Json]:
-        return {"op": self.op, "file": self.file, "line": self.line, "module": self.module}
+        return fields_of(self)
 
 
 @dataclass(slots=True)
@@ -134,6 +136,12 @@ class Incident:
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
     not_located: str = ""  # why the place where it began is not known
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        notebook = importlib.import_module("stayfinite.report.html.notebook")  # reports stand above findings
+        shown: str = notebook.incident_html(self.to_json())
+        return shown
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -158,17 +166,11 @@ class Incident:
             raise ValueError(
                 f"this incident has schema {data.get('schema')!r}; this version of stayfinite reads {SCHEMA}"
             )
-        return cls(
-            step=data["step"],
-            phase=data["phase"],
-            trigger=data["trigger"],
-            reproduced=data["reproduced"],
-            birth=Birth.from_json(data["birth"]) if data["birth"] else None,
-            path=[PathStep(**step) for step in data["path"]],
-            history=list(data["history"]),
-            findings=[Finding.from_json(item) for item in data["findings"]],
-            action=data["action"],
-            environment=dict(data["environment"]),
-            observed=[TensorSummary.from_json(item) for item in data.get("observed", [])],
-            not_located=data.get("not_located", ""),
-        )
+        known = {key: data[key] for key in cls.__slots__ if key in data}
+        made = {
+            "birth": Birth.from_json(data["birth"]) if data["birth"] else None,
+            "path": [PathStep(**step) for step in data["path"]],
+            "findings": [Finding.from_json(item) for item in data["findings"]],
+            "observed": [TensorSummary.from_json(item) for item in data.get("observed", [])],
+        }
+        return cls(**{**known, **made})

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.recover import Action
 from stayfinite.watch.sentinel import Reading
 from stayfinite.watch.verdict import Numbers, Verdict
@@ -49,6 +49,7 @@ class Attempt:
     norm: Tensor | None = None
     bad_settings: list[str] = field(default_factory=list)
     copied: bool = False  # parameters and optimizer state were copied, so the update can be taken back
+    made: bool = False  # an optimizer has changed something, and a copy can take it back
     update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
 
     def trained(self) -> list[Tensor]:
@@ -74,7 +75,7 @@ class Outcome:
 class Refusal:
     """A step that was refused and undone; what is still to be done about it."""
 
-    refused: RefusedStep
+    refused: FailedStep
     attempt: Attempt
     action: Action
     what: str

@@ -95,6 +95,7 @@ class WatchedLoop:
         self._trace: Trace | None = None
         self._evidence: FailedStep | None = None
         self._trained = False  # the body has run a backward pass or an update
+        self._begun = False  # a backward pass has begun that no update has answered
         self._decided = False  # the body has asked for an update, and had its answer
         self._between = False  # listen between two bodies, too
         self._batch: Any = None
@@ -149,9 +150,8 @@ class WatchedLoop:
 
     def _abandon(self) -> None:
         """The loop was left before the update of its batch: as if that body had not begun."""
-        if not self._decided and self._owner.window is not None:
-            reached_by = {id(o): o for backward in self._undecided for o in backward.optimizers}
-            self._owner.abandon(list(reached_by.values()))
+        if self._owner.window is not None and (self._begun or not self._decided):
+            self._owner.abandon(self._run.state.optimizers if self._begun else ())
         self._owner.window = None
         self._undecided = []
 
@@ -240,13 +240,16 @@ class WatchedLoop:
             aftermath.put_back()
 
     def _enter(self, batch: Any, body: ExitStack) -> None:
-        if not self._owner.accumulating:
+        if self._owner.accumulating:
+            self._run.recovery.transaction.mark_batch()
+        else:
             self._owner.window = None
         self._owner.open_window().batches.append(batch)
         self._batch = batch
         self._follow_if_armed(batch)
         body.enter_context(self._audit.first_forward())
         self.listening, self._trained, self._decided = True, False, False
+        self._begun = bool(self._undecided)
 
     def _follow_if_armed(self, batch: Any) -> None:
         if self._armed and self._trace is None:
@@ -284,6 +287,7 @@ class WatchedLoop:
     def before_backward(self) -> Marks | None:
         if not self.listening:
             return None
+        self._begun = True
         optimizers = self._run.state.optimizers
         marks = gradient_marks(optimizers)
         if self._undecided:
@@ -429,7 +433,7 @@ class WatchedLoop:
     def _settle(self, outcome: Outcome) -> None:
         """An update that is good stays; it is on record when all of its optimizers have stepped."""
         assert self._decision is not None
-        self._upkeep.position.waiting, self._decided = False, True
+        self._upkeep.position.waiting, self._decided, self._begun = False, True, bool(self._undecided)
         if outcome.trouble is None:
             self._decision.outcome = outcome
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
 from stayfinite.guarding.explain import Explaining
@@ -31,7 +30,7 @@ class Refusals:
 
     def back_off(self, outcome: Outcome) -> StepResult:
         """The scaler skips and halves its scale. Only buffers gone bad are mended."""
-        self._put_back_bad_buffers(restore_rng=False)
+        self._put_back_bad_buffers()
         for optimizer in outcome.attempt.group:
             optimizer.zero_grad(set_to_none=True)
         self._owner.window = None
@@ -45,14 +44,14 @@ class Refusals:
 
     # -- undo
 
-    def undo(self, outcome: Outcome) -> RefusedStep:
+    def undo(self, outcome: Outcome) -> FailedStep:
         """Look at everything, then leave it as it was before the step. The scaler is settled by its owner."""
         refused = self.facts(outcome)
         attempt = outcome.attempt
         attempt.update_was_bad = refused.bad_update
         scaling = self._recovery.scaling
         scaling.refused(overflow=outcome.trouble == "gradient" and scaling.on)
-        self._recovery.undo(attempt.group, update_was_made=outcome.trouble == "update")
+        self._recovery.undo(attempt.group, update_was_made=attempt.made)
         self._owner.window = None
         return refused
 
@@ -63,7 +62,7 @@ class Refusals:
         if (repaired := scaling.repair()) is not None:
             self._telling.tell("repair", repaired)
 
-    def facts(self, outcome: Outcome) -> RefusedStep:
+    def facts(self, outcome: Outcome) -> FailedStep:
         """All that is known of the step without replaying it."""
         run, verdict, trouble = self._run, outcome.verdict, outcome.trouble
         assert trouble is not None, "only a step with trouble is refused"
@@ -79,26 +78,28 @@ class Refusals:
 
         True if it was not, and the buffers are as before.
         """
-        mended = self._put_back_bad_buffers(restore_rng=self._run.policy.rng_on_skip == "restore")
+        mended = self._put_back_bad_buffers()
         if mended:
             self._explaining.mended()
         return mended
 
-    def _put_back_bad_buffers(self, *, restore_rng: bool) -> bool:
+    def _put_back_bad_buffers(self) -> bool:
         bad = not self._run.health.after_forward()
         if bad:
-            self._recovery.transaction.undo(restore_rng=restore_rng)
+            self._recovery.transaction.undo_last_batch()
+            if not self._run.health.after_forward():  # an earlier micro-batch had done it
+                self._recovery.transaction.undo(restore_rng=False)
         return bad
 
     # -- recover: climb the ladder
 
-    def may_leave_out(self, refused: RefusedStep, attempt: Attempt) -> bool:
+    def may_leave_out(self, refused: FailedStep, attempt: Attempt) -> bool:
         """Every rank can do without what is bad; if one cannot, none does."""
         if self._run.policy.bad_component != "leave-out":
             return False
         return not self._run.any_rank(not can_do_without(refused, attempt, self._recovery.ladder))
 
-    def answer(self, refused: RefusedStep, outcome: Outcome) -> Refusal:
+    def answer(self, refused: FailedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
         who = run.numbers_of(outcome.attempt.optimizers)

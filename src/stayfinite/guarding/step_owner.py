@@ -104,7 +104,7 @@ class StepOwner:
             if others.gradients:
                 norm = norm + torch.where(torch.isfinite(others.total), 0.0, torch.nan).to(norm.device)
         group = [*optimizers, *beside]
-        wrong = bad_settings(group)
+        wrong = bad_settings(optimizers)
         if wrong:  # every rank must hear of it, and the norm is what they hear
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
@@ -149,11 +149,16 @@ class StepOwner:
         if self.clip is not None:
             self._recovery.scaling.unscale([optimizer])
             self._watcher.read(self._run.state.held_by([optimizer])).clip(self.clip)
-        outcome.attempt.optimizers.append(optimizer)
+        attempt = outcome.attempt
+        attempt.bad_settings = bad_settings([optimizer])
+        if attempt.bad_settings:
+            return replace(outcome, trouble="setting")
+        attempt.optimizers.append(optimizer)
         return self._update(outcome, step)
 
     def _update(self, outcome: Outcome, step: Callable[[], Any]) -> Outcome:
         attempt = outcome.attempt
+        attempt.made = attempt.copied
         try:
             with interrupts_wait():
                 self._watcher.measure(step)
@@ -180,8 +185,12 @@ class StepOwner:
 
     def _is_risky(self, optimizers: Sequence[Optimizer]) -> bool:
         """An update may be bad in itself, or break off; the first, which makes the optimizer's state, always may."""
-        return self._audit.optimizer_is_risky or any(
-            id(optimizer) not in self._stepped or update_may_break(optimizer) for optimizer in optimizers
+        return (
+            self._audit.optimizer_is_risky
+            or any(
+                id(optimizer) not in self._stepped or update_may_break(optimizer) for optimizer in optimizers
+            )
+            or bool(bad_settings(list(optimizers)))  # of one whose turn comes later
         )
 
     @property
@@ -272,7 +281,7 @@ class StepOwner:
         bad = self._run.any_rank(bad or not self._run.health.after_update())
         del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
         attempt = self.gather(optimizers, step)
-        attempt.copied = True
+        attempt.copied = attempt.made = True
         verdict = attempt.numbers.verdict()
         good = not bad and verdict.loss_is_finite
         return Outcome(attempt, verdict, None if good else "update")

@@ -11,6 +11,7 @@ import torch
 from stayfinite.findings import Finding, Incident, Json, Severity
 from stayfinite.guarding.attempt import Attempt, StepResult
 from stayfinite.recover.ladder import Counters
+from stayfinite.report.html.incident_page import write_incident_page
 from stayfinite.report.progress import Progress
 from stayfinite.report.refusal import cause_and_fix
 from stayfinite.watch.journal import Journal
@@ -72,8 +73,10 @@ class Telling:
         """File a failure; show it the first time."""
         if incident.birth is not None or self.explained is None:
             self.explained = incident
-        if self._journal.incident(incident, goes_on=goes_on).times == 1:
+        filed = self._journal.incident(incident, goes_on=goes_on)
+        if filed.times == 1:
             self._progress.show(incident)
+            write_incident_page(self._journal.folder_of(filed))
 
     def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None) -> str:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from stayfinite.guarding.attempt import Attempt, Outcome
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover.rng import RngState
+from stayfinite.watch.risk import update_may_break
 
 
 class Unseen:
@@ -16,11 +19,14 @@ class Unseen:
         self._known: set[int] = set()  # parameters that have been updated
         self._rng_before: RngState | None = None
         self._rng_after: RngState | None = None
+        self._scale_before: list[Tensor] = []
 
     def must_wait(self, attempt: Attempt) -> bool:
         """Steps whose skipping the device cannot be left to: the first of an optimizer, which makes its state (fused
         SGD that skips it keeps momentum that nobody initialised), and one whose forward pass registered buffers."""
         if attempt.bad_settings or self._recovery.transaction.has_new_buffers:
+            return True
+        if any(update_may_break(optimizer) for optimizer in attempt.optimizers):
             return True
         return not all(id(p) in self._known for p in attempt.trained())
 
@@ -43,6 +49,7 @@ class Unseen:
             for optimizer in attempt.optimizers:
                 del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
         self._recovery.transaction.undo_where(bad.bool())
+        self._scale_before = self._recovery.scaling.on_device()
         self._recovery.scaling.update()
         self._pending, self._rng_after = attempt, RngState.capture()
 
@@ -53,6 +60,10 @@ class Unseen:
         attempt, self._pending = self._pending, None
         verdict = attempt.numbers.verdict()
         return Outcome(attempt, verdict, self._watcher.trouble(verdict))
+
+    def put_back_scale(self) -> None:
+        """A loss that is not finite says nothing about the loss scale."""
+        self._recovery.scaling.put_back(self._scale_before)
 
     def put_back_random_numbers(self) -> None:
         """As before the refused step, unless somebody has drawn numbers since: those cannot be drawn anew."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from stayfinite.findings import Incident, dumps
 from stayfinite.launch.options import Options
 from stayfinite.launch.session import place_of
+from stayfinite.report.html.incident_page import write_incident_page
 
 SCHEMA = 1
 _ERROR_SHOWN = 300
@@ -23,6 +24,7 @@ def write(options: Options, run_dir: Path | None, incidents: list[Incident]) -> 
             folder = run_dir / "incidents" / f"{number:04d}"
             folder.mkdir(parents=True, exist_ok=True)
             _write_whole(folder / "incident.json", dumps(incident.to_json(), indent=2) + "\n")
+            write_incident_page(folder)
 
 
 def write_end(path: Path, step: int, error: BaseException | None) -> None:

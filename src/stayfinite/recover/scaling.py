@@ -92,6 +92,17 @@ class Scaling:
         self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": good, "_growth_tracker": 0})
         return f"the loss scale was {scale}; it is {good:g} again"
 
+    def on_device(self) -> list[Tensor]:
+        """Scale and growth as they are, without asking the host."""
+        if not self.on or self._scaler._scale is None:
+            return []
+        return [self._scaler._scale.clone(), self._scaler._growth_tracker.clone()]
+
+    def put_back(self, before: list[Tensor]) -> None:
+        if before:
+            self._scaler._scale.copy_(before[0])
+            self._scaler._growth_tracker.copy_(before[1])
+
     def hold_floor(self) -> None:
         """Lift a scale that has fallen through its floor."""
         if self.on and self._scaler.get_scale() < self.floor:

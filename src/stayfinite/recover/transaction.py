@@ -44,6 +44,7 @@ class Transaction:
         self._holders: list[dict[str, Tensor | None]] = []
         self._begun = 0
         self._before_update: dict[tuple[int, ...], StateCopy] = {}
+        self._of_batch: list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]] = []
         self.rng: RngState | None = None
         self.open = False
 
@@ -58,6 +59,7 @@ class Transaction:
             modules = (module for model in self._state.models.values() for module in model.modules())
             self._holders = [module._buffers for module in modules]
         self._begun += 1
+        self._of_batch = []
         self.rng = RngState.capture()
         self._save_buffers()
         self.open = True
@@ -136,6 +138,24 @@ class Transaction:
         for holder in self._holders:
             for key in [key for key in holder if (id(holder), key) not in known]:
                 del holder[key]
+
+    def mark_batch(self) -> None:
+        """Another micro-batch of the same update begins: what it does to buffers can be undone alone."""
+        self._of_batch = [
+            (slot.owner._buffers, slot.key, tensor, tensor.detach().clone())
+            for slot in self._slots
+            if (tensor := slot.owner._buffers.get(slot.key)) is not None and can_change(tensor)
+        ]
+
+    def undo_last_batch(self) -> None:
+        """Put the buffers back as the last micro-batch found them."""
+        if not self._of_batch:
+            self.undo(restore_rng=False)
+            return
+        for holder, key, tensor, _ in self._of_batch:
+            holder[key] = tensor
+        with torch.no_grad():
+            copy_all([tensor for _, _, tensor, _ in self._of_batch], [saved for *_, saved in self._of_batch])
 
     def undo_where(self, bad: Tensor) -> None:
         """The same for buffers without asking the host: keeps each buffer unless `bad` is true on its device."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from stayfinite.findings import Histogram
+
 PLAIN_TENSORS = (
     (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if hasattr(torch.nn, "Buffer")
-    else (
-        torch.Tensor,
-        torch.nn.Parameter,
-    )
+    else (torch.Tensor, torch.nn.Parameter)
 )
 _FEW_BITS = {
     dtype
@@ -21,6 +20,7 @@ _FEW_BITS = {
     if (dtype := getattr(torch, name, None)) is not None
 }
 MAX_SAMPLES = 32
+_BINS = 16
 _item = torch.Tensor.item  # as it is now: `stayfinite run` replaces it for the script
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # vmap, grad: no values of their own
 
@@ -83,6 +83,7 @@ class Account:
     posinf: int
     neginf: int
     distinct: bool
+    histogram: Histogram | None = None
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -118,7 +119,29 @@ def account(tensor: torch.Tensor) -> Account:
         posinf=posinf,
         neginf=neginf,
         distinct=low != high,
+        histogram=histogram(finite),
     )
+
+
+def histogram(finite: torch.Tensor) -> Histogram | None:
+    """Counts of finite values by magnitude, at most `_BINS` bins a side; None for one value, or zeros alone."""
+    sides = [-finite[finite < 0], finite[finite > 0]]
+    if finite.numel() < 2 or not any(side.numel() for side in sides):
+        return None
+    exponents = [torch.log10(side.double()) for side in sides]
+    ends = [(float(part.min()), float(part.max())) for part in exponents if part.numel()]
+    low, high = math.floor(min(a for a, _ in ends)), math.floor(max(b for _, b in ends)) + 1
+    decades = high - low
+    bins = decades * max(1, _BINS // decades) if decades <= _BINS else _BINS
+    counts = [_counted((part - low) * (bins / decades), bins) for part in exponents]
+    return Histogram(low, high, *counts)
+
+
+def _counted(places: torch.Tensor, bins: int) -> tuple[int, ...]:
+    """How many fall into each bin; by bincount, which deterministic mode allows (histc it does not)."""
+    if not places.numel():
+        return ()
+    return tuple(torch.bincount(places.long().clamp(0, bins - 1), minlength=bins).tolist())
 
 
 def first_bad_index(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -41,9 +41,7 @@ def print_report(
 def lines(incident: Incident) -> Iterator[Text]:
     """The report, line by line."""
     errors = any(finding.severity.value == "error" for finding in incident.findings)
-    what = _ARRIVED.get(incident.trigger, incident.trigger)
-    if incident.trigger == "parameter" and incident.phase == "optimizer":
-        what = "the optimizer's update is not finite"
+    what = arrived(incident.trigger, incident.phase)
     again = ", not seen again in a second run" if incident.reproduced is False else ""
     yield Text(
         f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
@@ -54,10 +52,17 @@ def lines(incident: Incident) -> Iterator[Text]:
     elif incident.not_located:
         yield Text(f"Where    not located: {incident.not_located}")
     if incident.path:
-        yield Text("Way      " + _way(incident.path))
+        yield Text("Path     " + _path(incident.path))
     yield from _watched(incident.observed)
     yield from _findings(incident.findings)
     yield Text("")
+
+
+def arrived(trigger: str, phase: str) -> str:
+    """What the run saw, in words."""
+    if trigger == "parameter" and phase == "optimizer":
+        return "the optimizer's update is not finite"
+    return _ARRIVED.get(trigger, trigger)
 
 
 def _birth(birth: Birth) -> Iterator[Text]:
@@ -114,7 +119,7 @@ def _watched(observed: Sequence[TensorSummary]) -> Iterator[Text]:
         yield from (Text(f"Watched  {_values(tensor)}") for tensor in around)
 
 
-def _way(path: Sequence[PathStep]) -> str:
+def _path(path: Sequence[PathStep]) -> str:
     names = [f"{step.op.removeprefix('aten.').split('.')[0]}:{step.line}" for step in path]
     if len(names) > _STEPS:
         names = [*names[: _STEPS // 2], "...", *names[-(_STEPS // 2) :]]
@@ -126,14 +131,12 @@ def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
         yield Text("Why      no rule explains it")
         return
     first = findings[0]
-    yield Text(f"Why      {first.code} {first.name} ({first.confidence:.0%}): {first.message}")
+    yield Text(f"Why      {first.code} {first.name}: {first.message}")
     yield Text(f"Do       {first.fix}", style="green")
     rule = find_rule(first.code)
     popular = rule.section("The popular fix that does not work") if rule is not None else None
     if popular:
         yield Text("Do not   " + popular.replace("\n", " "))
     for other in findings[1 : 1 + _OTHERS]:
-        yield Text(
-            f"Or       {other.code} {other.name} ({other.confidence:.0%}): {other.message}", style="dim"
-        )
+        yield Text(f"Also     {other.code} {other.name}: {other.message}", style="dim")
     yield Text(f"More     stayfinite explain {first.code}", style="dim")

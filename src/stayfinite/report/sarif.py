@@ -44,16 +44,15 @@ def _result(finding: Finding, index: int) -> Json:
         "ruleIndex": index,
         "level": _LEVEL[finding.severity],
         "message": {"text": f"{finding.message}. What to do: {finding.fix}"},
-        "properties": {
-            "cause": finding.cause,
-            "confidence": finding.confidence,
-            "evidence": jsonable(finding.evidence),
-        },
+        "properties": {"cause": finding.cause, "evidence": jsonable(finding.evidence)},
     }
     if finding.file is not None:
         place: dict[str, Json] = {"artifactLocation": {"uri": _uri(finding.file)}}
         if finding.line is not None:
-            place["region"] = {"startLine": max(finding.line, 1)}
+            region: dict[str, Json] = {"startLine": max(finding.line, 1)}
+            if finding.column is not None:
+                region["startColumn"] = max(finding.column, 1)
+            place["region"] = region
         result["locations"] = [{"physicalLocation": place}]
     return result
 

@@ -21,8 +21,8 @@ class IncidentFolder:
     """Numbers the failures of a run and writes each one whole."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._root = run_dir / "incidents"
-        existing = [int(path.name) for path in self._root.glob("[0-9]*") if path.name.isdigit()]
+        self.root = run_dir / "incidents"
+        existing = [int(path.name) for path in self.root.glob("[0-9]*") if path.name.isdigit()]
         self._count = max(existing, default=0)
         self._seen: dict[tuple[object, ...], Filed] = {}
         self._last: tuple[object, ...] | None = None
@@ -34,7 +34,7 @@ class IncidentFolder:
         if known is None:
             self._count += 1
             known = Filed(f"{self._count:04d}", 0)
-            self._write(incident, self._root / known.number)
+            self._write(incident, self.root / known.number)
         self._seen[key] = Filed(known.number, known.times + 1)
         self._last = key
         return self._seen[key]

@@ -60,5 +60,9 @@ class Journal:
         self.event("incident", incident.step, incident=filed.number, times=filed.times)
         return filed
 
+    def folder_of(self, filed: Filed) -> Path:
+        """Where an incident was filed."""
+        return self._incidents.root / filed.number
+
     def close(self) -> None:
         self._recorder.close()

@@ -1,0 +1,1 @@
+"""The page: one self-contained HTML file that needs no network and runs nothing but its own script."""

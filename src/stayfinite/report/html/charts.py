@@ -1,0 +1,134 @@
+"""Which plots a page has: titles, order, and the series of a record that go into each. Data only; a script draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stayfinite.findings import Json
+from stayfinite.report.record.envelope import Envelope
+from stayfinite.report.record.loose import number, objects, whole
+from stayfinite.report.record.run import Key, RunRecord
+
+TITLES = {
+    "loss": "Loss",
+    "components": "Components of the loss",
+    "grad_norm": "Gradient norm",
+    "lr": "Learning rate",
+    "scale": "Loss scale",
+    "update_ratio": "Update / weight",
+    "largest output": "Largest output of a module",
+    "headroom": "Headroom",
+    "group update_ratio": "Update / weight, by group",
+    "group weight": "Weight norm, by group",
+    "observed": "Observed tensors, largest magnitude",
+    "zeros": "Share of zeros",
+    "input_absmax": "Largest input",
+    "seconds": "Seconds a step",
+    "memory_mb": "Memory, MB",
+}
+_LAST = ("seconds", "memory_mb")
+_GROUPED = {"lr": "group", "group update_ratio": "group", "group weight": "group"}
+_OUTLOOK = ("largest output", "headroom")
+
+
+def chart_id(quantity: str, run: str = "run") -> str:
+    return f"{run}:{quantity}"
+
+
+def title(quantity: str) -> str:
+    if quantity.startswith("observed "):
+        return f"Range of {quantity.removeprefix('observed ')}"
+    if quantity.startswith("group "):
+        return TITLES.get(quantity, f"{quantity.removeprefix('group ')}, by group")
+    return TITLES.get(quantity, quantity)
+
+
+def label(key: Key) -> str:
+    """The name of a series in its plot."""
+    quantity, part = key
+    return f"{_GROUPED[quantity]} {part}" if quantity in _GROUPED else part or title(quantity).lower()
+
+
+def quantities(keys: list[Key]) -> list[str]:
+    """In the order of the page: what one looks at first comes first, the machine last."""
+    seen = list(dict.fromkeys(quantity for quantity, _ in keys))
+    known = [quantity for quantity in TITLES if quantity in seen and quantity not in _LAST]
+    others = [quantity for quantity in seen if quantity not in TITLES]
+    return [*known, *others, *(quantity for quantity in _LAST if quantity in seen)]
+
+
+def spec(quantity: str, *, group: str = "run") -> dict[str, Json]:
+    """A plot without its data."""
+    order = [*TITLES].index(quantity) if quantity in TITLES else len(TITLES) - len(_LAST) - 0.5
+    return {
+        "id": chart_id(quantity, group),
+        "group": group,
+        "title": title(quantity),
+        "order": order,
+        "series": {},
+    }
+
+
+def record_charts(record: RunRecord) -> list[dict[str, Json]]:
+    """The plots of a whole run."""
+    made = []
+    for quantity in quantities(list(record.series)):
+        chart = spec(quantity)
+        chart["series"] = {
+            label(key): envelope.to_json() for key, envelope in record.series.items() if key[0] == quantity
+        }
+        if quantity in _OUTLOOK and (limit := forecast_limit(record)) is not None:
+            chart["limit"] = limit
+        made.append(chart)
+    return made
+
+
+def forecast_limit(record: RunRecord) -> float | None:
+    """The limit that the newest forecast names."""
+    return number(record.forecasts[-1], "limit") if record.forecasts else None
+
+
+def compared_charts(records: dict[str, RunRecord]) -> list[dict[str, Json]]:
+    """The plots of several runs, one above the other. A run has one colour; parts of a quantity differ in dashes."""
+    keys = list(dict.fromkeys(key for record in records.values() for key in record.series))
+    made = []
+    for quantity in quantities(keys):
+        series: dict[str, Json] = {}
+        styles: dict[str, Json] = {}
+        for color, (name, record) in enumerate(records.items()):
+            parts = [key for key in record.series if key[0] == quantity]
+            for dash, key in enumerate(parts):
+                named = name if len(parts) == 1 else f"{name}: {label(key)}"
+                series[named], styles[named] = record.series[key].to_json(), [color, dash]
+        made.append({**spec(quantity), "series": series, "styles": styles})
+    return made
+
+
+def history_charts(history: list[Any], step: int | None, group: str) -> list[dict[str, Json]]:
+    """The last steps before a failure, as the incident holds them."""
+    record = RunRecord()
+    record.feed([line for line in history if isinstance(line, dict) and "event" not in line])
+    made = []
+    for chart in record_charts(record):
+        quantity = str(chart["id"]).removeprefix("run:")
+        if quantity in (*_LAST, "applied"):
+            continue
+        made.append({**chart, "id": chart_id(quantity, group), "group": group, "fails": step})
+    return made
+
+
+def growth_chart(growth: dict[str, Any], group: str) -> dict[str, Json] | None:
+    """The largest value over time, as the incident's growth holds it."""
+    points = [(whole(point, "step"), point.get("max")) for point in objects(growth, "by_time")]
+    known = [(step, value) for step, value in points if step is not None]
+    envelope = Envelope()
+    envelope.extend([step for step, _ in known], [value for _, value in known])
+    if not envelope.buckets:
+        return None
+    return {
+        "id": chart_id("growth", group),
+        "group": group,
+        "title": "Largest value over time",
+        "order": len(TITLES),
+        "series": {"largest value": envelope.to_json()},
+    }

@@ -1,0 +1,241 @@
+"""A run in the words and tables of the page: the sentence at the top, forecasts, timeline, the table of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stayfinite.report.html import charts
+from stayfinite.report.html.incident_rows import FindingView, facts_of
+from stayfinite.report.html.incident_view import IncidentView
+from stayfinite.report.html.words import count, figure, sentence
+from stayfinite.report.record.envelope import Envelope
+from stayfinite.report.record.folder import RunContents
+from stayfinite.report.record.loose import items, mapping, text, to_number, whole
+from stayfinite.report.record.run import RunRecord
+
+_FORECASTS_SHOWN = 8
+
+
+@dataclass(slots=True)
+class Row:
+    """One entry of the timeline; the same again and again is one entry."""
+
+    first: int
+    last: int
+    kind: str
+    words: str
+    incident: str = ""
+    times: int = 1
+
+
+class RunView:
+    """What the templates ask for."""
+
+    def __init__(self, contents: RunContents, *, live: bool = False) -> None:
+        self.live = live
+        self.name = contents.name
+        self.record = contents.record or RunRecord()
+        self.has_record = contents.record is not None
+        self.broken_lines = contents.broken_lines
+        times = self.record.times_seen
+        self.incidents = [IncidentView(file, times.get(file.number, 1)) for file in contents.incidents]
+        self.incidents_left_out = contents.incidents_left_out
+        self.audit = [FindingView(finding) for finding in self.record.findings]
+
+    @property
+    def worst(self) -> IncidentView | None:
+        """The first failure that can be shown: what came later usually follows from it."""
+        return next((incident for incident in self.incidents if incident.problem is None), None)
+
+    @property
+    def healthy(self) -> bool:
+        return not self.incidents and not self.record.refused and not self.record.forecasts
+
+    @property
+    def headline(self) -> str:
+        if self.worst is not None:
+            more = len(self.incidents) + self.incidents_left_out - 1
+            return self.worst.headline + (f", and {count(more, 'other failure')}" if more else "")
+        if self.record.refused:
+            return f"{count(self.record.refused, 'step')} of {self.record.count:,} refused"
+        if self.record.forecasts:
+            return "Finite so far, but growing towards a limit"
+        if self.incidents:
+            return self.incidents[0].headline
+        return (
+            "Every recorded step was finite and was applied"
+            if self.record.count
+            else "No step is recorded yet"
+        )
+
+    @property
+    def counts(self) -> str:
+        """ "240 steps: 237 applied, 3 skipped." """
+        record = self.record
+        if not record.count:
+            return ""
+        done = [f"{record.applied:,} applied"] + [
+            f"{n:,} {_DONE.get(name, name)}" for name, n in record.actions.items()
+        ]
+        earlier = (
+            f" Earlier runs in this folder, not shown: {record.earlier_runs}." if record.earlier_runs else ""
+        )
+        return f"{count(record.count, 'step')} on record: {', '.join(done)}.{earlier}"
+
+    @property
+    def tiles(self) -> list[tuple[str, str, str]]:
+        """Label, value, and a remark."""
+        record = self.record
+        if not record.count:
+            return []
+        made = [("Last step", f"{record.last_step:,}", "")]
+        made.append(("Applied", f"{record.applied:,}", f"of {record.count:,}"))
+        made.append(("Refused", f"{record.refused:,}", ""))
+        if "loss" in record.last:
+            best = record.best_loss
+            lowest = f"lowest {figure(best[0])} at step {best[1]:,}" if best else ""
+            made.append(("Loss", figure(record.last.get("loss")), lowest))
+        if "grad_norm" in record.last:
+            made.append(("Gradient norm", figure(record.last.get("grad_norm")), ""))
+        rates = items(record.last, "lr")
+        if rates:
+            made.append(("Learning rate", " / ".join(dict.fromkeys(figure(rate) for rate in rates[:4])), ""))
+        if "scale" in record.last:
+            made.append(("Loss scale", figure(record.last.get("scale")), ""))
+        return made
+
+    @property
+    def forecasts(self) -> list[ForecastView]:
+        """Newest first."""
+        return [ForecastView(line) for line in reversed(self.record.forecasts)][:_FORECASTS_SHOWN]
+
+    @property
+    def vitals(self) -> list[tuple[str, list[str]]]:
+        """The newest vitals of every module."""
+        return [(name, [figure(value) for value in cell]) for name, cell in self.record.heat.last()]
+
+    @property
+    def timeline(self) -> list[Row]:
+        rows: list[Row] = []
+        for line in self.record.events:
+            row = _row(line)
+            last = rows[-1] if rows else None
+            if last is not None and (last.kind, last.words, last.incident) == (
+                row.kind,
+                row.words,
+                row.incident,
+            ):
+                last.last, last.times = row.first, last.times + 1
+            else:
+                rows.append(row)
+        return rows
+
+    @property
+    def numbers(self) -> list[tuple[str, str, str, int, int]]:
+        """Quantity, least, greatest, NaN, Inf: the plots as a table."""
+        made = []
+        keys = list(self.record.series)
+        for quantity in charts.quantities(keys):
+            for key in keys:
+                if key[0] == quantity:
+                    name = charts.title(quantity) + (f", {charts.label(key)}" if key[1] else "")
+                    made.append((name, *_summary(self.record.series[key])))
+        return made
+
+    @property
+    def environment(self) -> list[tuple[str, str]]:
+        return facts_of(self.record.environment)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What this page does not show."""
+        made = []
+        if self.broken_lines:
+            made.append(
+                f"{count(self.broken_lines, 'line')} of run.jsonl could not be read and were left out."
+            )
+        if self.record.series_left_out:
+            left = ", ".join(" ".join(key).strip() for key in sorted(self.record.series_left_out)[:5])
+            made.append(f"There are more quantities than plots; left out: {left}.")
+        if self.record.events_left_out:
+            made.append(
+                f"{self.record.events_left_out:,} entries in the middle of the timeline are left out."
+            )
+        if self.incidents_left_out:
+            made.append(f"{self.incidents_left_out} more incidents are in the folder.")
+        return made
+
+
+_DONE = {
+    "skip": "skipped",
+    "rollback": "rolled back",
+    "lower-lr": "skipped with a lower learning rate",
+    "stop": "stopped",
+    "backoff": "skipped by the scaler",
+    "leave-out": "trained without a bad component",
+}
+
+
+class ForecastView:
+    """A warning before it happens."""
+
+    def __init__(self, line: dict[str, Any]) -> None:
+        self.step = whole(line, "step") or 0
+        self.what = text(line, "what", "a value grows towards its limit")
+        self.limit = figure(line.get("limit"))
+        ends = [to_number(value) for value in items(line, "steps_left")[:2]]
+        self.low, self.high = [*ends, None, None][:2]
+        self.modules = [module for module in items(line, "modules")[:12] if isinstance(module, str)]
+
+    @property
+    def when(self) -> str:
+        if self.low is None:
+            return ""
+        if self.high is None or self.high == self.low:
+            return f"in about {figure(self.low)} steps, near step {figure(self.step + self.low)}"
+        return (
+            f"in {figure(self.low)} to {figure(self.high)} steps, between step {figure(self.step + self.low)} "
+            f"and {figure(self.step + self.high)}"
+        )
+
+    @property
+    def sentence(self) -> str:
+        reaches = (
+            f"; the limit {self.limit} is reached {self.when}"
+            if self.when
+            else f"; the limit is {self.limit}"
+        )
+        return sentence(f"{self.what.rstrip('.')}{reaches}")
+
+
+def _row(line: dict[str, Any]) -> Row:
+    step = whole(line, "step") or 0
+    kind = text(line, "event") or text(line, "action", "step")
+    words, incident = text(line, "what"), ""
+    if kind == "start":
+        environment = mapping(line, "environment")
+        known = [
+            f"{name} {text(environment, name)}" for name in ("torch", "device") if text(environment, name)
+        ]
+        words = "The run starts" + (f" ({', '.join(known)})" if known else "")
+    elif kind == "finding":
+        finding = mapping(line, "finding")
+        words = f"{text(finding, 'code')} {text(finding, 'name')}: {text(finding, 'message')}"
+    elif kind == "incident":
+        incident = text(line, "incident")
+        words = f"incident {incident}"
+    elif kind == "forecast":
+        words = ForecastView(line).sentence
+    elif not words:
+        rest = {key: value for key, value in line.items() if key not in ("event", "step", "action")}
+        words = "; ".join(f"{key} {value}" for key, value in facts_of(rest)[:8])
+    return Row(step, step, kind, words if incident else sentence(words), incident)
+
+
+def _summary(envelope: Envelope) -> tuple[str, str, int, int]:
+    buckets = envelope.buckets.values()
+    lows = [bucket[0] for bucket in buckets if bucket[0] is not None]
+    highs = [bucket[1] for bucket in buckets if bucket[1] is not None]
+    nan, inf = sum(bucket[2] for bucket in buckets), sum(bucket[3] + bucket[4] for bucket in buckets)
+    return figure(min(lows, default=None)), figure(max(highs, default=None)), nan, inf

@@ -1,0 +1,189 @@
+"""run.jsonl as batches of lines, while it is written and afterwards: rotated, truncated, removed, cut off."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+NAME = "run.jsonl"
+_CHUNK = 1 << 20
+_REMEMBERED = 256
+_END = 1 << 16
+_LONGEST = 1 << 25  # a line beyond this is no line of ours
+_ROTATED = re.compile(re.escape(NAME) + r"\.(\d+)(\.gz)?")
+_CONSTANTS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some lines in their order, and how many bytes and unreadable lines came with them."""
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    broken: int = 0
+    nbytes: int = 0
+
+
+class LineParser:
+    """Bytes in any pieces, whole lines out; what is no JSON object is counted, not raised."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._skipping = False
+
+    def feed(self, data: bytes) -> Batch:
+        *whole, self._rest = (self._rest + data).split(b"\n") if data else (self._rest,)
+        if self._skipping and whole:
+            whole, self._skipping = whole[1:], False
+        batch = parse(whole)
+        if len(self._rest) > _LONGEST:
+            self._rest, self._skipping = b"", True
+            batch.broken += 1
+        batch.nbytes = len(data)
+        return batch
+
+    def finish(self) -> Batch:
+        """The end of the file: a last line without its newline counts if it is whole."""
+        rest, self._rest = self._rest, b""
+        return parse([rest])
+
+
+def parse(raw: list[bytes]) -> Batch:
+    """Many lines at once; one by one where that fails."""
+    written = [line for line in raw if line]
+    found = _load(b"[" + b",".join(written) + b"]")
+    if found is None or len(found) != len(written):
+        texts = [
+            text for line in written if (text := line.decode("utf-8", "replace").strip().lstrip("\ufeff"))
+        ]
+        found = [item for text in texts for item in (_load(f"[{text}]") or [None])[:1]]
+    lines = [item for item in found if isinstance(item, dict)]
+    return Batch(lines, broken=len(found) - len(lines))
+
+
+def _load(text: str | bytes) -> list[Any] | None:
+    try:
+        loaded: list[Any] = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
+    except (ValueError, RecursionError):
+        return None
+    return loaded
+
+
+def record_files(run_dir: Path) -> list[Path]:
+    """The files of a record, oldest first: run.jsonl.2.gz, run.jsonl.1, run.jsonl."""
+    rotated = []
+    for path in run_dir.glob(f"{NAME}.*"):
+        match = _ROTATED.fullmatch(path.name)
+        if match and path.is_file():
+            rotated.append((int(match[1]), path))
+    files = [path for _, path in sorted(rotated, reverse=True)]
+    return [*files, run_dir / NAME] if (run_dir / NAME).is_file() else files
+
+
+def read_batches(run_dir: Path) -> Iterator[Batch]:
+    """Everything that is there now, in pieces of about a megabyte."""
+    yield from _read_files(record_files(run_dir))
+
+
+def read_rotated(run_dir: Path) -> Iterator[Batch]:
+    """What was moved out of the way of run.jsonl before."""
+    yield from _read_files([path for path in record_files(run_dir) if path.name != NAME])
+
+
+def _read_files(paths: list[Path]) -> Iterator[Batch]:
+    for path in paths:
+        parser = LineParser()
+        try:
+            with _open(path) as file:
+                while data := file.read(_CHUNK):
+                    yield parser.feed(data)
+        except (OSError, EOFError):  # a broken archive; what came before counts
+            yield Batch(broken=1)
+        yield parser.finish()
+
+
+def _open(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+class Tail:
+    """The new lines of a run.jsonl that may not exist yet, may be replaced by another, or may become shorter."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / NAME
+        self._parser = LineParser()
+        self._at = 0
+        self._file_id: tuple[int, int] | None = None
+        self._last = b""
+        self._left: bytes | None = None  # set when a new file was found: what the old one still held
+
+    def read(self) -> Batch | None:
+        """The next piece; None when there is nothing new for now."""
+        if not self.path.is_file():  # not there (yet); or a pipe, which would keep us waiting
+            return None
+        try:
+            with self.path.open("rb") as file:
+                self._notice(file)
+                file.seek(self._at)
+                data = file.read(_CHUNK)
+        except OSError:  # gone again, or not ours to read
+            return None
+        if not data:
+            return None
+        self._at += len(data)
+        self._last = (self._last + data)[-_REMEMBERED:]
+        if self._left is None:
+            return self._parser.feed(data)
+        old, self._left = self._parser.feed(self._left), None
+        last, self._parser = self._parser.finish(), LineParser()
+        new = self._parser.feed(data)
+        return Batch([*old.lines, *last.lines, *new.lines], old.broken + last.broken + new.broken, len(data))
+
+    def _notice(self, file: IO[bytes]) -> None:
+        """Another file, or one that no longer holds what was read last: begin at its beginning.
+
+        The number of an inode alone does not tell: a file system gives it to the next file.
+        """
+        facts = os.fstat(file.fileno())
+        identity = (facts.st_dev, facts.st_ino)
+        file.seek(self._at - len(self._last))
+        if identity != self._file_id or file.read(len(self._last)) != self._last:
+            self._left = self._end_of_old() if identity != self._file_id else b""
+            self._file_id, self._at, self._last = identity, 0, b""
+
+    def _end_of_old(self) -> bytes:
+        """What was still written to the file that is now run.jsonl.1, and was not read before it moved."""
+        moved = self.path.with_name(f"{NAME}.1")
+        try:
+            with moved.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if (facts.st_dev, facts.st_ino) != self._file_id:
+                    return b""
+                file.seek(self._at)
+                return file.read(_LONGEST)
+        except OSError:  # it was removed, not moved
+            return b""
+
+
+def last_step_line(run_dir: Path) -> dict[str, Any]:
+    """The newest step of a run, from the end of its file; empty where there is none."""
+    try:
+        with (run_dir / NAME).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END))
+            lines = parse(file.read(_END).split(b"\n")).lines
+    except OSError:  # no record
+        return {}
+    return next((line for line in reversed(lines) if "event" not in line), {})
+
+
+def record_time(run_dir: Path) -> float | None:
+    """When the record was last written to."""
+    try:
+        return (run_dir / NAME).stat().st_mtime
+    except OSError:  # no record
+        return None

