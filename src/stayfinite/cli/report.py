@@ -69,6 +69,9 @@ def _opened(folder: Path) -> RunContents:
     from stayfinite.report.record.folder import open_folder
     from stayfinite.report.record.lines import record_files
 
-    total = sum(path.stat().st_size for path in record_files(folder))
+    try:
+        total = sum(path.stat().st_size for path in record_files(folder))
+    except OSError:  # open_folder says what is wrong
+        total = 0
     with BytesProgress(total, label="reading") as progress:
         return open_folder(folder, progress.advance)
