@@ -1,10 +1,10 @@
 """How often a failure is found, at the right line, with the right cause; and how often a healthy run is accused.
 
-Usage: python bench/accuracy.py --cases DIR [--peers] [--only ID ...] [--json FILE] [--trace WHEN]
+Usage: python bench/accuracy.py --cases DIR [--peers] [--only ID ...] [--json FILE] [--locate auto|off]
 
 DIR holds `<id>.py`, `<id>.fixed.py` and `truth.jsonl`, one line a case: id, kind, birth_lines, accept_taxonomy.
 Every script runs unchanged in a process of its own, forked from one that has torch loaded, with the default
-options of `stayfinite run` (or with another --trace). The peers run on the same scripts in the same way.
+options of `stayfinite run` (or with --locate off). The peers run on the same scripts in the same way.
 """
 
 from __future__ import annotations
@@ -169,11 +169,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--peers", action="store_true", help="also run the peers on the same scripts")
     parser.add_argument("--json", type=Path, help="write the results here as well")
-    parser.add_argument("--trace", default="failure", help="as stayfinite run has it: failure, always, never")
+    parser.add_argument("--locate", default="auto", help="as stayfinite run has it: auto, off")
     asked = parser.parse_args()
     load()
     peers = [name for name, available in PEERS.items() if asked.peers and available()]
-    results = measure(asked.cases.resolve(), asked.only, ["--trace", asked.trace], peers)
+    results = measure(asked.cases.resolve(), asked.only, ["--locate", asked.locate], peers)
     print_table(results, peers)
     if asked.json is not None:
         asked.json.write_text(json.dumps([as_json(result) for result in results], indent=1))

@@ -1,7 +1,7 @@
 """Many scripts, each in a process of its own, without loading torch for each: they are forked from one that has it.
 
 A script under `stayfinite run` may ask for a second run, which wants a fresh process too. That one is forked from the
-first process as well, which has never run a script.
+first process as well, which has never run a script, and into the same sandbox.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import importlib
 import json
 import os
 import select
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def load() -> None:
@@ -45,7 +45,7 @@ def in_fork(work: Callable[[], int], log: Path, folder: Path) -> int:
             if ended:
                 return os.waitstatus_to_exitcode(status)
             if select.select([requests], [], [], 0.02)[0]:
-                _serve(requests, answers, folder)
+                _serve(requests, answers)
 
 
 def stayfinite(command: Sequence[str]) -> int:
@@ -66,6 +66,9 @@ def _fork(work: Callable[[], int], folder: Path) -> int:
         try:
             os.chdir(folder)
             code = work()
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -82,30 +85,56 @@ def _redirect(log: Path) -> None:
 def _second_runs_ask(asked: int, answering: int) -> None:
     """Have second runs of this process forked by its parent."""
     from stayfinite.launch import second_run
+    from stayfinite.sandbox.process import ProcessResult
 
-    def ask(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
-        request = {"command": list(command), "environment": {**os.environ, **environment}, "seconds": seconds}
+    def ask(
+        command: Sequence[str],
+        environment: dict[str, str],
+        seconds: float,
+        kind: str,
+        folder: str,
+        exchange: Path,
+        past: Any,
+    ) -> ProcessResult:
+        request = {
+            "command": list(command),
+            "environment": environment,
+            "seconds": seconds,
+            "folder": folder,
+            "exchange": str(exchange),
+            "past": past.to_json(),
+        }
         os.write(asked, json.dumps(request).encode() + b"\n")
-        os.read(answering, 1)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            answer += os.read(answering, 1 << 16)
+        return ProcessResult(**json.loads(answer))
 
-    second_run.in_fresh_process = ask
+    second_run.in_fresh_process = ask  # type: ignore[assignment]
 
 
-def _serve(requests: BinaryIO, answers: BinaryIO, folder: Path) -> None:
-    """A process for one request; at the end of them there is none."""
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """One request, in a sandboxed fork; at the end of them there is none."""
+    from stayfinite.sandbox.fork import forked
+    from stayfinite.sandbox.past import Past
+
     line = requests.readline()
     if not line:
         return
     request = json.loads(line)
+    exchange = Path(request["exchange"])
 
-    def child() -> int:
-        requests.close()
+    def work() -> dict[str, str]:
         os.environ.clear()
         os.environ.update(request["environment"])
-        _redirect(Path(os.devnull))
-        signal.alarm(int(request["seconds"]))
-        return stayfinite(request["command"])
+        os.chdir(request["folder"])
+        Past.from_json(request["past"]).put_in_place()
+        os.waitpid(_fork(lambda: stayfinite(request["command"]), Path(request["folder"])), 0)
+        return {path.name: path.read_text() for path in exchange.glob("*.json")}
 
-    os.waitpid(_fork(child, folder), 0)
-    answers.write(b".")
+    done = forked(work, request["seconds"])
+    for name, text in (done.value or {}).items():
+        (exchange / name).write_text(text)
+    status = {"finished": "finished", "timed out": "timed out"}.get(done.status, "not started")
+    answers.write(json.dumps({"status": status, "exit_code": 0, "reason": done.reason}).encode() + b"\n")
     answers.flush()

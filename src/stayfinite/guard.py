@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,21 +13,22 @@ from torch.optim import Optimizer
 
 from stayfinite.findings import Finding, TensorSummary
 from stayfinite.findings.subjects.refused_step import RefusedStep
-from stayfinite.guarding.arguments import check_arguments, chosen_optimizers, unknown_schedule
+from stayfinite.guarding.arguments import check_arguments, chosen_optimizers, data_among, unknown_schedule
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.explain import Explaining
-from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.guarding.loop import WatchedLoader, WatchedLoop
 from stayfinite.guarding.refusals import Refusals
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.guarding.unseen import Unseen
-from stayfinite.guarding.updates import Updates
 from stayfinite.guarding.upkeep import Intervals, Upkeep
 from stayfinite.recover import CheckpointError, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.state import Models, TrainingState, update_average
 from stayfinite.report.refusal import sentence
+from stayfinite.watch.watcher import Call
 
 __all__ = ["Guard", "StepResult"]
 
@@ -94,63 +95,67 @@ class Guard:
             self._telling.tell("warning", unknown)
         self.recovery.staging.begin()
 
-        self._upkeep = Upkeep(run, intervals)
-        self._updates = Updates(run, self._audit, clip_norm, accumulate)
-        self._unseen = Unseen(run)
         self.explaining = self._explains_with(run, locates=locate)
-        self._refusals = Refusals(run, self._updates, self.explaining, self._upkeep)
-        self.loop = WatchedLoop(
-            run, self._audit, self._upkeep, self._updates, self.explaining, self._refusals
-        )
+        self._upkeep = Upkeep(run, self.explaining, intervals)
+        self._owner = StepOwner(run, self._audit, clip_norm, accumulate)
+        self._unseen = Unseen(run)
+        self._refusals = Refusals(run, self._owner, self.explaining, self._upkeep)
+        self.loop = WatchedLoop(run, self._audit, self._upkeep, self._owner, self.explaining, self._refusals)
 
     # -- watch: a step function, or an ordinary loop
 
     def step(
         self,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
+        *args: Any,
         batch: Any = None,
-        *,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
     ) -> StepResult:
-        """Run one training step; `fn` computes the loss (a tensor, or a dict of named components).
+        """Run one training step; `fn(*args)` computes the loss (a tensor, or a dict of named components), or gives
+        `(loss, aux)`, of which `aux` comes back in the result.
 
         The guard clears gradients, runs backward, looks, clips, updates, and advances scheduler and averages.
-        `batch` lets it say what was wrong with the data. `optimizer` limits the step to some of several.
+        `batch` lets it say what was wrong with the data; it need not be given if it is among `args`. `optimizer`
+        limits the step to some of several.
         """
         if not callable(fn):
             raise TypeError(
                 "guard.step takes a function that computes the loss, e.g. "
-                f"guard.step(lambda: loss_fn(model, batch)); got a {type(fn).__name__}"
+                f"guard.step(loss_fn, model, batch); got a {type(fn).__name__}"
             )
         chosen = chosen_optimizers(self.state, optimizer)
         self.settle()
-        updates = self._updates
+        owner = self._owner
         with self.loop.paused():
-            if not updates.accumulating:
-                updates.window = None
+            if not owner.accumulating:
+                owner.window = None
                 self._upkeep.before_step()
                 for each in chosen:
                     each.zero_grad(set_to_none=True)
-            window = updates.open_window()
-            window.batches.append(batch)
-            window.functions.append(fn)
+            call, window = Call.of(fn, args), owner.open_window()
+            window.batches.append(batch if batch is not None or not args else data_among(args))
+            window.calls.append(call)
             made: Outcome | None = None
             try:
                 with self._audit.first_forward():
                     if any(isinstance(each, torch.optim.LBFGS) for each in chosen):
-                        made = updates.make_with_closure(chosen, fn)
+                        made = owner.make_with_closure(chosen, call)
                     else:
-                        window.losses.append(updates.forward_backward(fn))
+                        window.losses.append(owner.forward_backward(call))
             except BaseException:
-                updates.abandon()
+                owner.abandon(chosen)
                 raise
+            aux, owner.aux = owner.aux, None
             if made is not None:
-                return self._follow(self._end(made))
-            if len(window.losses) < updates.accumulate:
-                return StepResult(self.step_count, None, None, action="accumulate")
-            return self._update(chosen, lambda: [each.step() for each in chosen])
+                result = self._follow(self._end(made), chosen)
+            elif len(window.losses) < owner.accumulate:
+                result = StepResult(self.step_count, None, None, action="accumulate")
+            else:
+                result = self._update(chosen, lambda: [each.step() for each in chosen])
+            result.aux = aux
+            return result
 
-    def watch(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+    def watch(self, loader: Iterable[Batch]) -> WatchedLoader[Batch]:
         """Guard an ordinary loop: `for batch in guard.watch(loader):`, with the loop body as it was.
 
         Backward, clipping and optimizer steps in the body are listened to; after a refused step everything
@@ -160,7 +165,7 @@ class Guard:
             raise ValueError(
                 "guard.watch needs sync=True: a loop's own scheduler would not wait; use guard.step"
             )
-        return self.loop.batches(self._upkeep.batches(loader))
+        return WatchedLoader(loader, self.loop.batches)
 
     def observe(self, **tensors: Tensor) -> None:
         """Keep an eye on tensors: call it in the step function or loop body with whatever is worth knowing.
@@ -168,31 +173,38 @@ class Guard:
         Their range goes into the record of the step; if the step is refused, their counts and ranges are in
         the incident. `guard.observe(alpha=self.alpha, router_entropy=entropy)`
         """
-        if self._updates.window is not None:
-            self._updates.window.observed.update({name: tensor.detach() for name, tensor in tensors.items()})
+        if self._owner.window is not None:
+            self._owner.window.observed.update({name: tensor.detach() for name, tensor in tensors.items()})
 
     # -- catch, locate, explain, recover
 
     def _update(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult:
         """All gradients are there: make the update if they are good."""
-        if self._sync:
-            return self._follow(self._end(self._updates.make(optimizers, step)))
-        self._unseen.make(self._updates.gather(optimizers, step), self._updates.clip)
-        self._updates.window = None
+        attempt = self._owner.gather(optimizers, step)
+        if self._sync or self._unseen.must_wait(attempt):
+            outcome = self._owner.look(attempt)
+            if outcome.trouble is None:
+                outcome = self._owner.apply(outcome)
+            if outcome.trouble is None:
+                self._unseen.made(attempt)
+            return self._follow(self._end(outcome), optimizers)
+        self._unseen.make(attempt, self._owner.clip)
+        self._owner.window = None
         return StepResult(self.step_count, None, None, action="pending")
 
     def _end(self, outcome: Outcome) -> StepResult:
         """An update that is good stays. Any other is undone, located, explained, and answered as the policy says."""
         scaling, refusals = self.recovery.scaling, self._refusals
+        self._upkeep.position.waiting = False
         if outcome.trouble is None:
             scaling.update()
-            return self._updates.applied(outcome)
+            return self._owner.applied(outcome)
         if refusals.is_back_off(outcome):
             scaling.update()
             return refusals.back_off(outcome)
         refused = refusals.undo(outcome)
         scaling.update()
-        scaling.settle_refusal()
+        refusals.settle_scale()
         if refusals.may_leave_out(refused, outcome.attempt):
             return self._again_without(refused, outcome.attempt)
         refusal = refusals.answer(refused, outcome)
@@ -205,24 +217,24 @@ class Guard:
         ladder, explaining = self.recovery.ladder, self.explaining
         first = ladder.left_out_in_a_row == 0
         located = explaining.replay(attempt) if explaining.locates and first else None
-        self._updates.compute_again_without(list(refused.components), attempt)
+        self._owner.compute_again_without(list(refused.components), attempt)
         self._telling.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
-        result = self._end(self._updates.make(attempt.optimizers, attempt.make_update))
+        result = self._end(self._owner.make(attempt.optimizers, attempt.make_update))
         if result.applied:
             ladder.left_out()
             result.action = "leave-out"
             explaining.file(refused, located, attempt, result, goes_on=not first)
         return result
 
-    def _follow(self, result: StepResult) -> StepResult:
-        """What comes after an update: the schedule, and the averages."""
+    def _follow(self, result: StepResult, optimizers: Sequence[Optimizer]) -> StepResult:
+        """What comes after an update: the schedules of its optimizers, and the averages of their models."""
         on_skip = self.policy.scheduler_on_skip == "advance"
         if self._advances_scheduler and (result.applied or (result.applied is False and on_skip)):
-            for scheduler in self.state.schedulers:
+            for scheduler in self.state.schedulers_of(optimizers):
                 scheduler.step()
         if result.applied:
-            for average in self.state.averages:
-                update_average(average, next(iter(self.state.models.values())))
+            for average, model in self.state.averages_of(optimizers):
+                update_average(average, model)
         return result
 
     def settle(self) -> None:
@@ -230,39 +242,71 @@ class Guard:
         outcome = self._unseen.outcome()
         if outcome is None:
             return
+        optimizers = outcome.attempt.optimizers
         if outcome.trouble is None:
-            self._follow(self._updates.applied(outcome))
+            self._follow(self._owner.applied(outcome), optimizers)
         elif self._refusals.is_back_off(outcome):
             self._refusals.backed_off(outcome)
         else:
+            if outcome.trouble != "gradient":
+                self._unseen.put_back_scale()
             self.recovery.scaling.hold_floor()
+            self._refusals.settle_scale()
+            if self.policy.rng_on_skip == "restore":
+                self._unseen.put_back_random_numbers()
             refusal = self._refusals.answer(self._refusals.facts(outcome), outcome)
-            self._follow(refusal.result)
+            self._follow(refusal.result, optimizers)
             self._refusals.conclude(refusal, None)
 
     # -- save and restore
 
     def save(self, path: str | Path) -> Path:
-        """Write everything the run needs to go on, atomically; refused if any of it is not finite."""
-        self.settle()
-        window = self._updates.window
-        if window is not None and window.losses:
-            raise CheckpointError(
-                f"{path} was not written: {len(window.losses)} micro-batches wait for their update, and their "
-                "gradients are in no checkpoint. Save after the update."
-            )
+        """Write everything the run needs to go on, atomically. What of it is not finite is put back from the last
+        good copy first; if that cannot be done, nothing is written.
+
+        In the body of a watched loop before its update, the batch is not counted: a resumed run trains on it.
+        """
+        if self.loop.replaying:
+            return Path(path)  # nothing that a body does when it is followed once more may stay
+        self._ready_to_save(f"{path} was not written")
         return self._upkeep.save(Path(path))
 
     def restore(self, path: str | Path, resume_lr: str = "checkpoint") -> None:
-        """Load what `save` wrote, after verifying it. Says both rates if they differ; `resume_lr` decides:
-        "checkpoint" goes on with the saved ones, "config" with those the optimizers have now."""
+        """Load what `save` wrote, after verifying it, or nothing of it. Says both rates if they differ; `resume_lr`
+        decides: "checkpoint" goes on with the saved ones, "config" with those the optimizers have now."""
         self._unseen.forget()
-        self._updates.window = None
         self._upkeep.restore(Path(path), resume_lr)
+        self._owner.window = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint of your own: what the guard knows beside models, optimizers, schedulers and scaler.
+
+        Step and position in the data, counters, stage of the plan, random states; `torch.load` reads it with
+        weights_only.
+        """
+        self._ready_to_save("there is no state to save")
+        return self._upkeep.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Load models, optimizers, schedulers and scaler first."""
+        self._unseen.forget()
+        self._owner.window = None
+        self._upkeep.load_state_dict(state)
+
+    def _ready_to_save(self, otherwise: str) -> None:
+        self.settle()
+        self.loop.settle_for_save()
+        window = self._owner.window
+        if window is not None and window.losses:
+            raise CheckpointError(
+                f"{otherwise}: {len(window.losses)} micro-batches wait for their update, and their "
+                "gradients are in no checkpoint. Save after the update."
+            )
 
     def close(self) -> None:
-        """Wait for the last verdict and close the record. Also done at exit."""
+        """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
+        self._upkeep.look_at_the_end()
         self._telling.close()
 
     def __enter__(self) -> Guard:
@@ -285,11 +329,11 @@ class Guard:
     @property
     def clip_norm(self) -> float | None:
         """What gradients are clipped at, unless the plan's stage says otherwise; may be set between steps."""
-        return self._updates.clip_norm
+        return self._owner.clip_norm
 
     @clip_norm.setter
     def clip_norm(self, norm: float | None) -> None:
-        self._updates.clip_norm = norm
+        self._owner.clip_norm = norm
 
     @property
     def step_count(self) -> int:

@@ -216,7 +216,7 @@ def test_threads_that_are_no_daemons_are_waited_for(tmp_path: Path) -> None:
     [
         (["missing.py"], "there is no such script"),
         (["--format", "json", "here.py"], "--output"),
-        (["--trace", "sometimes", "here.py"], "sometimes"),
+        (["--locate", "sometimes", "here.py"], "sometimes"),
         (["--max-incidents", "0", "here.py"], "max-incidents"),
     ],
 )

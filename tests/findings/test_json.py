@@ -26,7 +26,7 @@ from stayfinite.findings import (
 )
 
 FINDING_KEYS = [
-    "code", "name", "cause", "severity", "confidence", "file", "line", "message", "evidence", "fix", "patch",
+    "code", "name", "cause", "severity", "confidence", "file", "line", "column", "message", "evidence", "fix", "patch",
     "proof",
 ]  # fmt: skip
 INCIDENT_KEYS = [

@@ -142,6 +142,11 @@ def test_no_fault_stays(tmp_path: Path, fault: str, setting: str, value: float) 
     if setting == "amp" and fault == "gradient":  # an overflow like any other to the scaler
         assert len(amp_backoffs) == 1 and not refused
         assert guard.counters.backoffs == 1
+    elif fault == "ema":  # found by the look at all state, and put back without touching the training
+        (repaired,) = [line for line in lines if line.get("event") == "repair"]
+        assert name in repaired["what"] and not refused
+        written = json.loads((tmp_path / "incidents" / "0001" / "incident.json").read_text())
+        assert written["trigger"] == trigger and written["findings"][0]["code"] == "STA011"
     else:
         assert refused, "the event is not on record"
         assert name in refused[0]["what"]

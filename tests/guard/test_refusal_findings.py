@@ -135,9 +135,17 @@ def test_poisoned_state_is_found_and_rolled_back(tmp_path: Path, where: str) -> 
     with torch.no_grad():
         tensor.view(-1)[0] = NAN
     result = run.step(*images(1, seed=4)[0])
-    codes = run.found(result)
-    assert "STA011" in codes and "STA012" not in codes and result.action == "rollback"
-    assert run.guard.bad_state() == []
+    assert result.applied and run.guard.bad_state() == []
+    (incident,) = (run.folder / "incidents").iterdir()
+    codes = [found["code"] for found in json.loads((incident / "incident.json").read_text())["findings"]]
+    assert "STA011" in codes and "STA012" not in codes
+    events = [
+        json.loads(line) for line in (run.folder / "run.jsonl").read_text().splitlines() if '"event"' in line
+    ]
+    (mended,) = [e for e in events if e["event"] in ("repair", "rollback")]
+    assert (
+        mended["event"] == ("rollback" if where == "parameter" else "repair") and "step 4" in mended["what"]
+    )
     assert all(result.applied for result in run.steps(5, seed=6))
 
 

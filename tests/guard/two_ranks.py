@@ -107,6 +107,7 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
         "losses": [line["loss"] for line in lines if "event" not in line],
         "stopped": stopped,
         "left_out": guard.counters.left_out,
+        "events": [line["event"] for line in lines if "event" in line],
         "told": [line["what"] for line in lines if line.get("event") == "leave-out"],
     }
 

@@ -22,10 +22,10 @@ Watched = Callable[..., tuple[Session, list[Incident]]]
 def watched(tmp_path: Path) -> Watched:
     """Runs a script under a session and returns it with its incidents."""
 
-    def run(source: str, trace: str = "always") -> tuple[Session, list[Incident]]:
+    def run(source: str, traced: bool = True) -> tuple[Session, list[Incident]]:
         path = tmp_path / "script.py"
         path.write_text("import torch\nfrom torch import nn\n" + textwrap.dedent(source), encoding="utf-8")
-        session = Session(Options(str(path), trace=trace))
+        session = Session(Options(str(path), traced=traced))
         torch.manual_seed(0)
         session.start()
         try:
@@ -93,21 +93,21 @@ def test_one_failure_is_one_incident(watched: Watched) -> None:
 
 
 def test_watching_alone_sees_the_failure_and_asks_for_a_second_run(watched: Watched) -> None:
-    session, _ = watched(LOOP.format(bad=3, check=""), trace="failure")
+    session, _ = watched(LOOP.format(bad=3, check=""), traced=False)
     assert session.needs_second_run
     assert session.failing_step == 3
     assert not session.tracer.active
     (unlocated,) = session.unlocated()
-    assert not unlocated.reproduced and unlocated.birth is None
+    assert unlocated.reproduced is None and unlocated.birth is None
 
 
 def test_watching_alone_sees_a_loss_that_the_script_only_looks_at(watched: Watched) -> None:
-    session, _ = watched(LOOP.format(bad=3, check="if loss.item() != loss.item(): break"), trace="failure")
+    session, _ = watched(LOOP.format(bad=3, check="if loss.item() != loss.item(): break"), traced=False)
     assert session.needs_second_run
 
 
 def test_a_healthy_run_needs_no_second_run(watched: Watched) -> None:
-    session, incidents = watched(LOOP.format(bad=-1, check=""), trace="failure")
+    session, incidents = watched(LOOP.format(bad=-1, check=""), traced=False)
     assert not session.needs_second_run
     assert incidents == []
     assert [record.step for record in session.log.history] == list(range(8))

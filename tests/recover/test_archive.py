@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from stayfinite import Guard
 from stayfinite.recover import CheckpointError, archive, checkpoint
+from stayfinite.recover.rng import RngState
 from stayfinite.recover.state import TrainingState
 
 SCHEDULES: dict[str, Callable[[Optimizer, float], Any]] = {
@@ -107,7 +108,7 @@ def test_everything_comes_back_with_its_dtype(tmp_path: Path) -> None:
     moment = torch.rand(2, 2)
     optimizer.state[model.first.weight]["exp_avg"] = moment.clone()  # float32 for a half parameter
     state.averages[0].update_parameters(model)  # type: ignore[operator]
-    checkpoint.write(tmp_path / "x.pt", archive.pack(state, 7, {"batch": 0}, {}))
+    checkpoint.write(tmp_path / "x.pt", archive.pack(state, 7, {"batch": 0}, {}, RngState.capture()))
 
     torch.manual_seed(9)
     other = Net()

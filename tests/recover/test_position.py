@@ -65,7 +65,8 @@ def resumed(make: Callable[[], Any], first: int, rest: int) -> list[list[int]]:
         torch.rand(3)
         taken.append(batch.tolist())
         if len(taken) == first:
-            saved, rng = before.state_dict(), RngState.capture()
+            before.waiting = False  # the batch was trained on
+            saved, rng = before.state_dict(), before.rng()
             break
     torch.manual_seed(999)
     torch.rand(17)
@@ -73,6 +74,25 @@ def resumed(make: Callable[[], Any], first: int, rest: int) -> list[list[int]]:
     after.load_state_dict(saved)
     rng.restore()
     return taken + take(after, make(), rest)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_batch_that_was_not_trained_on_comes_again(name: str) -> None:
+    torch.manual_seed(5)
+    straight = take(DataPosition(), LOADERS[name](), 8)
+    torch.manual_seed(5)
+    before, taken = DataPosition(), []
+    for (batch,) in before.batches(LOADERS[name]()):
+        if len(taken) == 4:
+            break  # this one is in hand, and nothing was done with it
+        torch.rand(3)
+        taken.append(batch.tolist())
+    saved, rng = before.state_dict(), before.rng()
+    torch.rand(7)
+    after = DataPosition()
+    after.load_state_dict(saved)
+    rng.restore()
+    assert taken + take(after, LOADERS[name](), 4) == straight
 
 
 @pytest.mark.parametrize("name", LOADERS)

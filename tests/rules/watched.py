@@ -1,4 +1,4 @@
-"""Runs a snippet as `stayfinite run --trace always` would, in this process, and returns its incidents."""
+"""Runs a snippet as the traced second run of `stayfinite run` would, in this process, and returns its incidents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def incidents_of(source: str, directory: Path) -> list[Incident]:
     gc.collect()
     gc.freeze()  # models of earlier tests are none of this run's
     try:
-        session = Session(Options(target=str(path), trace="always"))
+        session = Session(Options(target=str(path), traced=True))
         session.start()
         outcome = _run(compile(text, str(path), "exec"), names)
         incidents = session.finish(outcome)

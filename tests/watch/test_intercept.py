@@ -23,7 +23,11 @@ class Heard:
         self.roots: list[float] = []
         self.norm = norm
 
-    def saw_backward(self, roots: Sequence[Tensor]) -> None:
+    def before_backward(self) -> str:
+        return "before"
+
+    def saw_backward(self, roots: Sequence[Tensor], before: str) -> None:
+        assert before == "before"
         self.log.append("backward")
         self.roots += [float(root.detach()) for root in roots]
 

@@ -19,7 +19,7 @@ NAN, INF = math.nan, math.inf
 def numbers(
     losses: list[Loss], norm: float = 1.0, others: list[list[float]] | None = None, scale: float | None = None
 ) -> Numbers:
-    """This rank's numbers, with the rows (norm, update ratio, peak, loss, losses seen) of other ranks under them."""
+    """This rank's numbers, with the rows (norm, update ratio, loss, losses seen) of other ranks under them."""
 
     def gather(row: Tensor) -> Tensor:
         return torch.stack([row, *(torch.tensor(other, dtype=row.dtype) for other in others or [])])
@@ -29,7 +29,6 @@ def numbers(
         losses,
         as_tensor(norm),
         None if scale is None else as_tensor(scale),
-        None,
         None,
         {},
         gather if others else None,
@@ -48,7 +47,7 @@ def test_micro_batches_are_averaged_with_their_components() -> None:
     verdict = numbers([loss(1.0, kl=0.1), loss(3.0, kl=0.3)], norm=2.0, scale=64.0).verdict()
     assert verdict.loss == verdict.own_loss == 2.0 and verdict.components == {"kl": pytest.approx(0.2)}
     assert (verdict.grad_norm, verdict.scale, verdict.bad_rank) == (2.0, 64.0, None)
-    assert verdict.loss_is_finite and verdict.norm_is_finite and verdict.state_is_finite
+    assert verdict.loss_is_finite and verdict.norm_is_finite and verdict.scale_is_finite
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
@@ -72,7 +71,7 @@ def test_no_loss_at_all() -> None:
 
 def ranks(norms: list[float], losses: list[float]) -> Verdict:
     """The verdict of two or more ranks, as rank 0 gathers it."""
-    others = [[norm, 0.0, 0.0, value, 1.0] for norm, value in zip(norms[1:], losses[1:], strict=True)]
+    others = [[norm, 0.0, value, 1.0] for norm, value in zip(norms[1:], losses[1:], strict=True)]
     return numbers([loss(losses[0])], norms[0], others).verdict()
 
 
@@ -98,13 +97,13 @@ def test_what_a_rank_sends_does_not_depend_on_what_it_saw() -> None:
         ([loss(1.0, kl=2.0), loss(3.0, kl=0.1)], {}),
         ([wide], {}),
     ):
-        Numbers(losses, one, None, None, None, observed, gather)
-        Numbers(losses, one, one, one, one, observed, gather)
-    assert {(row.shape, row.dtype) for row in rows} == {((5,), torch.float64)}
+        Numbers(losses, one, None, None, observed, gather)
+        Numbers(losses, one, one, one, observed, gather)
+    assert {(row.shape, row.dtype) for row in rows} == {((4,), torch.float64)}
 
 
 def test_a_rank_without_a_loss_has_no_say_in_it() -> None:
-    verdict = numbers([loss(2.0)], 1.0, [[1.0, 0.0, 0.0, 0.0, 0.0]]).verdict()
+    verdict = numbers([loss(2.0)], 1.0, [[1.0, 0.0, 0.0, 0.0]]).verdict()
     assert verdict.loss == 2.0 and verdict.bad_rank is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,22 @@ from stayfinite.checkpoint.verify import Verdict
 from stayfinite.readers.checkpoint import Unreadable
 from stayfinite.readers.checkpoint.files import is_url
 
+_COMPANIONS = (
+    ".json",
+    ".pt",
+    ".pth",
+    ".bin",
+    ".ckpt",
+    ".safetensors",
+    ".distcp",
+    ".metadata",
+    ".model",
+    ".npz",
+    ".npy",
+)
+_COMPANION_NAMES = (".metadata", "latest", "zero_to_fp32.py", "vocab.txt", "merges.txt", "README.md", ".gitattributes",
+                    "fingerprint.pb")  # fmt: skip
+
 
 def to_move(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The bad ones. A healthy checkpoint is never moved, so the last good one stays."""
@@ -17,13 +34,39 @@ def to_move(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def paths_of(verdict: Verdict, everyone: Sequence[Verdict]) -> list[Path]:
-    """What to move: the whole folder, unless a checkpoint that stays lies inside it; then its own files."""
+    """What to move: the whole folder if nothing but the checkpoint is in it, else the checkpoint's own files."""
     place = Path(verdict.checkpoint.path)
     others = [Path(other.checkpoint.path) for other in everyone if other is not verdict and other.healthy]
-    if place.is_dir() and not any(place in other.parents for other in others):
-        return [place]
     files = verdict.location.files if verdict.location is not None else (verdict.checkpoint.path,)
-    return [Path(file) for file in files]
+    own = [Path(file) for file in files]
+    if place.is_dir() and not any(place in other.parents for other in others) and _holds_only(place, own):
+        return [place]
+    return own
+
+
+def _holds_only(folder: Path, own: Sequence[Path]) -> bool:
+    """Nothing in the folder but the checkpoint and what is saved beside one. Never the folder one works in."""
+    if Path.cwd().is_relative_to(folder.resolve()):
+        return False
+    mine = {path.resolve() for path in own}
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return all(
+        path.resolve() in mine or path.suffix in _COMPANIONS or path.name in _COMPANION_NAMES
+        for path in files
+    )
+
+
+def refusal(verdicts: Sequence[Verdict], folder: Path) -> str | None:
+    """Why nothing can be moved to `folder`, or None."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        return f"{folder} is a file; name a folder for the bad checkpoints"
+    for verdict in to_move(verdicts):
+        for source in paths_of(verdict, verdicts):
+            if source.resolve() == folder.resolve() or source.resolve() in folder.resolve().parents:
+                return f"{folder} lies inside {source}, which would be moved; name another folder"
+            if source.resolve().parent == folder.resolve():
+                return f"{source} is in {folder} already; name another folder"
+    return None
 
 
 def quarantine(verdict: Verdict, everyone: Sequence[Verdict], folder: Path) -> list[Path]:
@@ -32,12 +75,15 @@ def quarantine(verdict: Verdict, everyone: Sequence[Verdict], folder: Path) -> l
         raise ValueError(f"{verdict.checkpoint.path} is healthy and stays where it is")
     if is_url(verdict.checkpoint.path):
         raise Unreadable(f"{verdict.checkpoint.path}: only local checkpoints can be moved")
+    reason = refusal([verdict], folder)
+    if reason is not None:
+        raise Unreadable(reason)
     folder.mkdir(parents=True, exist_ok=True)
     moved: list[Path] = []
     for source in paths_of(verdict, everyone):
         target = folder / source.name
         number = 1
-        while target.exists():
+        while os.path.lexists(target):
             target = folder / f"{source.name}.{number}"
             number += 1
         shutil.move(source, target)

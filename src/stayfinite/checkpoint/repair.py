@@ -46,8 +46,13 @@ def repair(bad: Location, good: Location, output: str, *, most: float = 0.5, job
     Refuses when more than the share `most` of all values would be replaced, when `good` is not healthy or lacks a
     tensor, and when the result is not healthy. `output` appears only once it has been verified.
     """
-    if Path(output).exists():
+    if os.path.lexists(output):
         raise RepairRefused(f"{output} exists already; choose another name")
+    for given in (bad, good):
+        if Path(given.path).resolve() in Path(output).resolve().parents:
+            raise RepairRefused(
+                f"{output} lies inside {given.path}, which stays as it is; choose another place"
+            )
     source, donor = _measured(bad, jobs), _measured(good, jobs)
     chosen = poisoned(source.checkpoint.tensors)
     if not chosen:
@@ -70,13 +75,29 @@ def repair(bad: Location, good: Location, output: str, *, most: float = 0.5, job
         verdict = judge(_again(bad, place), jobs=jobs)
         if not verdict.healthy:
             raise RepairRefused(f"the result would still be bad: {verdict.findings[0].message}")
-        partial.rename(target)
+        _appear(partial, target)
     finally:
         if partial.is_dir():
             shutil.rmtree(partial)
         partial.unlink(missing_ok=True)
     names = [source.checkpoint.tensors[index].name for index in chosen]
     return Repair(output, names, share, verdict)
+
+
+def _appear(partial: Path, target: Path) -> None:
+    """Give the result its name, unless somebody has taken that in the meantime."""
+    try:
+        if partial.is_dir():
+            target.mkdir()  # fails where something is; an empty folder may be renamed over
+            partial.rename(target)
+        else:
+            os.link(partial, target)
+    except FileExistsError as error:
+        raise RepairRefused(f"{target} exists already; choose another name") from error
+    except OSError:  # a file system without links
+        if os.path.lexists(target):
+            raise
+        partial.rename(target)
 
 
 def poisoned(tensors: Sequence[Tensor]) -> list[int]:

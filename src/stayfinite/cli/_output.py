@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console, RenderableType
 
+from stayfinite.cli._report_file import write_report
 from stayfinite.findings import Finding, Severity
 from stayfinite.report import FORMATS, render
 from stayfinite.report.selection import codes, selected
@@ -43,13 +45,14 @@ class Output:
             if self.path is None:
                 click.echo(rendered)
             else:
-                self.path.write_text(rendered + "\n", encoding="utf-8")
+                write_report(self.path, rendered + "\n")
             return
         if self.path is None:
             _print(console(), text())
         else:
-            with self.path.open("w", encoding="utf-8") as handle:
-                _print(Console(file=handle, width=110, highlight=False, emoji=False), text())
+            written = StringIO()
+            _print(Console(file=written, width=110, highlight=False, emoji=False), text())
+            write_report(self.path, written.getvalue())
 
 
 def _print(target: Console, lines: Sequence[RenderableType]) -> None:

@@ -12,11 +12,12 @@ from rich.text import Text
 
 from stayfinite.checkpoint.compare import compare
 from stayfinite.checkpoint.history import History, history
-from stayfinite.checkpoint.quarantine import paths_of, quarantine, to_move
+from stayfinite.checkpoint.quarantine import paths_of, quarantine, refusal, to_move
 from stayfinite.checkpoint.repair import RepairRefused, repair
 from stayfinite.checkpoint.team import RankTeam, launched_by_torchrun
 from stayfinite.checkpoint.verify import Verdict, judge
 from stayfinite.cli._output import Output, exit_code
+from stayfinite.cli._report_file import check_output
 from stayfinite.findings import Json, jsonable, worst_first
 from stayfinite.readers.checkpoint import Location, Unreadable, locate
 from stayfinite.readers.checkpoint.configured_rate import rates_in
@@ -73,6 +74,7 @@ def _verdicts(request: Request, team: RankTeam | None = None) -> tuple[list[Verd
             f"{request.config}: no learning rate in this configuration (looked for lr, learning_rate...)"
         )
     locations = locate(request.paths)
+    check_output(request.output.path, [file for location in locations for file in location.files])
     verdicts: list[Verdict] = []
     quiet = team is not None and team.rank != 0
     with BytesProgress(sum(location.nbytes() for location in locations), quiet=quiet) as progress:
@@ -169,6 +171,9 @@ def _move(verdicts: Sequence[Verdict], folder: Path, yes: bool) -> None:
     if not bad:
         click.echo("nothing to quarantine: every checkpoint is healthy", err=True)
         return
+    reason = refusal(verdicts, folder)
+    if reason is not None:
+        raise Unreadable(reason)
     for verdict in bad:
         for path in paths_of(verdict, verdicts):
             click.echo(f"bad: {path}", err=True)

@@ -73,5 +73,5 @@ def _opened(folder: Path) -> RunContents:
         total = sum(path.stat().st_size for path in record_files(folder))
     except OSError:  # open_folder says what is wrong
         total = 0
-    with BytesProgress(total, label="reading") as progress:
+    with BytesProgress(total, what="reading") as progress:
         return open_folder(folder, progress.advance)

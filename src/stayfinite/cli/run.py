@@ -7,23 +7,49 @@ from pathlib import Path
 
 import click
 
+from stayfinite.cli._report_file import check_output
+from stayfinite.sandbox import hash_seed
+
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
 @click.option(
-    "--trace",
-    type=click.Choice(["failure", "always", "never"]),
-    default="failure",
+    "--locate",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
     show_default=True,
-    help="failure: watch, and locate a failure by a second run. always: trace from the first op.",
+    help="auto: find the line where a failure began, by running the script once more in a sandbox that can change "
+    "nothing. off: only say that it failed.",
+)
+@click.option(
+    "--locate-limit",
+    type=click.FloatRange(min=1.0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long that second run may take.",
+)
+@click.option(
+    "--allow-rerun",
+    is_flag=True,
+    help="Run the script once more also where there is no sandbox: what it writes and sends, it writes and sends "
+    "again.",
 )
 @click.option(
     "--policy",
-    type=click.Choice(["default", "skip", "stop", "watch"]),
+    type=click.Choice(["skip", "recover", "stop", "watch"]),
     default=None,
-    help="What to do with a bad step. default: refuse it; if they go on, lower the rate, roll back, and stop at 10 "
-    "in a row. skip: refuse, then stop. stop: at the first. watch: let it happen. Loss spikes are refused only if "
-    "a policy is named.",
+    help="What to do with a bad step. skip: refuse it, and stop the run at 10 in a row.  [default]  recover: if they "
+    "go on, lower the learning rate, roll back, and stop at 10. stop: at the first. watch: let it happen. Loss spikes "
+    "are refused only if a policy is named.",
+)
+@click.option(
+    "--fail-under",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.5,
+    show_default=True,
+    metavar="SHARE",
+    help="Exit with 1 if less than this share of the updates was applied.",
 )
 @click.option(
     "--clip",
@@ -35,47 +61,35 @@ import click
     "--run-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help="Keep run.jsonl, incidents and checkpoints here.  [default: runs/TIME, kept if a step was refused]",
+    help="Keep run.jsonl, incidents and checkpoints here.  [default: stayfinite-runs/TIME, kept if a step was refused]",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
 )
 @click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option(
-    "--replay-after",
-    type=click.FloatRange(min=0.0),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="A failure this long after the start is located at once, by giving the loop over a DataLoader the same "
-    "batch again, instead of by a second run of the script.",
-)
-@click.option("--trace-from-step", type=int, default=None, hidden=True)
-@click.option("--scratch", type=click.Path(path_type=Path), default=None, hidden=True)
-@click.option("--stop-after-step", type=int, default=None, hidden=True)
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     module: bool,
-    trace: str,
+    locate: str,
+    locate_limit: float,
+    allow_rerun: bool,
     policy: str | None,
+    fail_under: float,
     clip: float | None,
     run_dir: Path | None,
     form: str,
     output: Path | None,
     max_incidents: int,
-    replay_after: float,
-    trace_from_step: int | None,
-    scratch: Path | None,
-    stop_after_step: int | None,
     target: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Run TARGET with its ARGUMENTS under guard, and explain what fails in it.
 
     The script is not changed. Its output, exit code and signals stay its own; the report goes to stderr. A step
-    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run.
+    whose loss, gradients or update are not finite is not applied; the exit code is 1 if the policy stopped the run,
+    or most updates were refused.
 
     \b
     stayfinite run train.py --epochs 3
@@ -83,14 +97,13 @@ def command(
     """
     if form == "json" and output is None:
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
-    if trace == "always" and (policy not in (None, "watch") or clip is not None):
-        raise click.UsageError(
-            "--trace always only watches: leave it out to have bad steps refused by --policy or clipped by --clip."
-        )
     if policy == "watch" and clip is not None:
         raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
     if not module and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
+    check_output(output, [] if module else [target])
+    if locate != "off":
+        hash_seed.pin()
     try:
         from stayfinite import launch
     except ModuleNotFoundError as missing:
@@ -103,17 +116,16 @@ def command(
         target=target,
         arguments=arguments,
         module=module,
-        trace=trace,
-        output=output,
+        locate=locate,
+        locate_limit=locate_limit,
+        allow_rerun=allow_rerun,
+        output=output.absolute() if output is not None else None,
         form=form,
-        run_dir=run_dir,
+        run_dir=run_dir.absolute() if run_dir is not None else None,
         max_incidents=max_incidents,
         policy=policy,
+        fail_under=fail_under,
         clip=clip,
-        replay_after=replay_after,
-        trace_from_step=trace_from_step,
-        scratch=scratch,
-        stop_after_step=stop_after_step,
     )
     from stayfinite.report.incident import print_report
 

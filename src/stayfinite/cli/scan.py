@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._report_file import check_output
 
 
 @click.command("scan")
@@ -76,6 +77,8 @@ def command(
         raise click.ClickException(
             "scan needs PyTorch to read tensors; install it with: pip install 'stayfinite[torch]'"
         ) from missing
+    inputs = [*paths, *(given for given in (config, against, good) if given is not None)]
+    check_output(output_path, inputs)
     from stayfinite.cli import _scan
     from stayfinite.readers.checkpoint import Unreadable
 

@@ -69,6 +69,7 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     patch: str | None = None
     proof: Proof | None = None
+    column: int | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -79,6 +80,7 @@ class Finding:
             "confidence": self.confidence,
             "file": self.file,
             "line": self.line,
+            "column": self.column,
             "message": self.message,
             "evidence": jsonable(self.evidence),
             "fix": self.fix,
@@ -101,6 +103,7 @@ class Finding:
             evidence=data["evidence"],
             patch=data["patch"],
             proof=Proof.from_json(data["proof"]) if data["proof"] else None,
+            column=data.get("column"),  # incidents of earlier versions have none
         )
 
 

@@ -151,7 +151,7 @@ class Incident:
     step: int
     phase: str
     trigger: str
-    reproduced: bool = False
+    reproduced: bool | None = None  # None: no replay came to the failing step
     birth: Birth | None = None
     path: list[PathStep] = field(default_factory=list)
     history: list[dict[str, Json]] = field(default_factory=list)
@@ -159,6 +159,7 @@ class Incident:
     action: str = "none"
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
+    not_located: str = ""  # why the place where it began is not known
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -179,6 +180,7 @@ class Incident:
             "findings": [finding.to_json() for finding in self.findings],
             "action": self.action,
             "environment": jsonable(self.environment),
+            **({"not_located": self.not_located} if self.not_located else {}),
             **({"observed": [tensor.to_json() for tensor in self.observed]} if self.observed else {}),
         }
 
@@ -200,4 +202,5 @@ class Incident:
             action=data["action"],
             environment=dict(data["environment"]),
             observed=[TensorSummary.from_json(item) for item in data.get("observed", [])],
+            not_located=data.get("not_located", ""),
         )

@@ -25,6 +25,7 @@ FAMILIES = {
     "LOG": "logs",
     "DST": "distributed",
     "RUN": "the run as a whole",
+    "ENV": "the machine and its software",
 }
 
 
@@ -48,6 +49,7 @@ class Rule(ABC, Generic[Subject]):
         evidence: Mapping[str, Any],
         file: str | None = None,
         line: int | None = None,
+        column: int | None = None,
         confidence: float = 1.0,
         severity: Severity | None = None,
         cause: str | None = None,
@@ -64,6 +66,7 @@ class Rule(ABC, Generic[Subject]):
             confidence=confidence,
             file=file,
             line=line,
+            column=column,
             evidence=evidence,
             proof=proof,
         )

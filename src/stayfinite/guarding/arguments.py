@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedParameter
@@ -94,6 +95,12 @@ def chosen_optimizers(
     return chosen
 
 
+def data_among(args: tuple[Any, ...]) -> Any:
+    """What of a step function's arguments is data: neither a model nor an optimizer nor another function."""
+    data = [a for a in args if not isinstance(a, (torch.nn.Module, Optimizer)) and not callable(a)]
+    return data[0] if len(data) == 1 else tuple(data) or None
+
+
 def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | None:
     """A sentence on optimizers with a scheduler that the guard was not given; once an epoch it is none of its business.
 
@@ -112,14 +119,22 @@ def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | Non
     return None
 
 
-def new_run_dir() -> Path:
-    """runs/20260131-235959, with a number behind it if that is taken."""
-    stem = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+def new_run_dir(below: Path = Path()) -> Path:
+    """stayfinite-runs/20260131-235959, with a number behind it if that is taken; made now, so that it is nobody else's.
+
+    No training makes folders of that name, so nothing of the user's is in it.
+    """
+    stem = below / "stayfinite-runs" / datetime.now().strftime("%Y%m%d-%H%M%S")
     for candidate in itertools.chain(
         [stem], (stem.with_name(f"{stem.name}-{n}") for n in itertools.count(2))
     ):
-        if not candidate.exists():
-            return candidate
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # whoever writes to it says so, and what to do
+            pass
+        return candidate
     raise AssertionError("unreachable")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
@@ -18,7 +19,10 @@ from stayfinite.watch.watcher import Trouble, Window
 
 @dataclass(slots=True)
 class StepResult:
-    """What became of a step. `applied` is None while that is not known: accumulating, or `sync=False`."""
+    """What became of a step. `applied` is None while that is not known: accumulating, or `sync=False`.
+
+    `aux` is what the step function gave beside the loss.
+    """
 
     step: int
     loss: float | None
@@ -27,6 +31,7 @@ class StepResult:
     action: str = "none"
     components: dict[str, float] = field(default_factory=dict)
     incident: Incident | None = None
+    aux: Any = None
 
 
 @dataclass(slots=True)
@@ -35,11 +40,26 @@ class Attempt:
 
     window: Window
     reading: Reading
-    optimizers: list[Optimizer]
+    optimizers: list[Optimizer]  # that make the update
     make_update: Callable[[], Any]
     rates: list[float]
     numbers: Numbers
+    group: list[Optimizer]  # those, and all others that the same losses reached: applied or refused together
+    beside: Reading | None = None  # the gradients of the others
+    norm: Tensor | None = None
+    bad_settings: list[str] = field(default_factory=list)
+    copied: bool = False  # parameters and optimizer state were copied, so the update can be taken back
+    made: bool = False  # an optimizer has changed something, and a copy can take it back
     update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
+
+    def trained(self) -> list[Tensor]:
+        """The parameters that this update would change."""
+        parameters = (p for o in self.optimizers for group in o.param_groups for p in group["params"])
+        return [p for p in parameters if p.grad is not None]
+
+    def culprits(self) -> list[str]:
+        """The parameters whose gradient holds NaN or Inf."""
+        return self.reading.culprits() + (self.beside.culprits() if self.beside is not None else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +80,4 @@ class Refusal:
     action: Action
     what: str
     result: StepResult
+    first: bool  # no failure came right before it

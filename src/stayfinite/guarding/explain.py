@@ -13,8 +13,9 @@ from stayfinite.findings.ranking import rank
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
-from stayfinite.guarding.locate import Replay
+from stayfinite.guarding.locate import LateBinding, Replay
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
@@ -36,12 +37,22 @@ class Explaining:
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
         of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
-        return self.locates and of_the_step and self._run.recovery.ladder.failures_in_a_row == 1
+        return self.locates and of_the_step and refusal.first
+
+    may_repeat_in_place = True
+    """May a loop's body run again in this very process where it cannot be done in a sandboxed child?"""
+
+    def may_follow(self, refusal: Refusal) -> bool:
+        """The steps after an unlocated one are followed op by op, unless locating is off."""
+        return self.locates and refusal.refused.trigger in ("loss", "gradient")
 
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:
             return Replay(self._run.recovery, attempt).of_functions()
+        except LateBinding as obstacle:
+            self._run.telling.tell("warning", f"the refused step was not replayed: {obstacle}")
+            return None
         except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
             self._run.telling.tell(
                 "warning", f"the replay of a refused step failed: {type(error).__name__}: {error}"
@@ -63,6 +74,13 @@ class Explaining:
         machine = environment(self._run.device)
         result.incident = _explain(refused, evidence, attempt.optimizers, action, telling.history, machine)
         telling.of_incident(result.incident, goes_on=goes_on)
+
+    def bad_state(self, action: str) -> None:
+        """State was found bad between two steps: an incident of its own."""
+        run = self._run
+        refused = facts.of_state(run.telling.step, run.health)
+        incident = _without_replay(refused, action, run.telling.history, environment(run.device))
+        run.telling.of_incident(incident, goes_on=False)
 
     def mended(self) -> None:
         """Say that a body without an update had left bad buffers, which are as they were before it."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stayfinite.checkpoint import verify
-from stayfinite.findings import TensorSummary
+from stayfinite.findings import Severity, TensorSummary
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.finite import all_finite, nonfinite, summarize
 
@@ -38,6 +38,11 @@ class Health:
             if name not in self._masks:
                 yield kind, name, tensor
 
+    def bad_tensors(self) -> list[tuple[str, str, Tensor]]:
+        """(kind, name, tensor) of the same."""
+        names = {(kind, summary.name) for kind, summary in self.bad()}
+        return [slot for slot in self._state.tensors() if slot[:2] in names] if names else []
+
     def bad(self) -> list[tuple[str, TensorSummary]]:
         """(kind, summary) of every parameter, buffer, moment and average that is not finite now."""
         tensors = list(self.tensors())
@@ -59,16 +64,23 @@ class Health:
             [tensor for kind, _, tensor in self.tensors() if kind in ("parameter", "optimizer")]
         )
 
-    def bad_in(self, payload: dict[str, Any]) -> list[TensorSummary]:
-        """The tensors of a checkpoint that are not finite, found by the checkpoint doctor; masks aside."""
+    def bad_in(self, payload: dict[str, Any]) -> list[str]:
+        """What of a checkpoint is not finite, by the checkpoint doctor; masks aside.
+
+        Tensors, and the numbers that a resumed run would go on with: learning rates and their bases, betas, scales.
+        """
+        verdict = verify(payload, only=("CKP005",))
         allowed = {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
         allowed |= {
             re.sub(r"^ema(\d*)\.", lambda found: f"ema.{found[1] or 0}.", name) for name in self._masks
         }
-        return [
-            TensorSummary(tensor.name, tensor.shape, tensor.dtype, nan=found.nan, inf=found.inf)
-            for tensor in verify(payload, only=()).bad_tensors
+        tensors = [
+            f"{tensor.name} holds {found.nan} NaN and {found.inf} Inf"
+            for tensor in verdict.bad_tensors
             if (found := tensor.statistics) is not None and (found.nan or tensor.name not in allowed)
+        ]
+        return tensors + [
+            f.message for f in verdict.findings if f.severity is Severity.ERROR and "value" in f.evidence
         ]
 
 

@@ -1,4 +1,4 @@
-"""Replay: from a refused step to the line where it went wrong, by following it once more."""
+"""From a refused step to the line where it went wrong: by following it once more, or the next one that fails."""
 
 from __future__ import annotations
 
@@ -14,32 +14,95 @@ from stayfinite.guarding.attempt import Attempt
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.rng import RngState
 from stayfinite.replay import Tracer
-from stayfinite.watch.losses import as_loss
+from stayfinite.watch.losses import as_loss, split_aux
 
 
-class Replay:
-    """One refused step, followed op by op. Whatever it changes is put back when it ends."""
+class LateBinding(Exception):
+    """A step function that would compute something else if it were called again."""
 
-    def __init__(self, recovery: Recovery, attempt: Attempt) -> None:
-        self._recovery = recovery
-        self._attempt = attempt
-        self._optimizers = attempt.optimizers
+
+class Trace:
+    """One step, followed op by op while it runs."""
+
+    def __init__(self) -> None:
         self._tracer = Tracer()
         self._bad_loss: FailedStep | None = None
         self._bad_update: FailedStep | None = None
 
+    def start(self, batch: Any) -> None:
+        self._tracer.start()
+        self._tracer.note_batch(batch)
+
+    def stop(self) -> None:
+        self._tracer.stop()
+
+    @contextmanager
+    def following(self, batch: Any) -> Iterator[None]:
+        """Follow what is done with one batch."""
+        try:
+            self.start(batch)
+            yield
+        finally:
+            self.stop()
+
+    @contextmanager
+    def only_looking(self) -> Iterator[None]:
+        """What the guard itself computes is no part of the step."""
+        with self._tracer.only_looking():
+            yield
+
+    def followed(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The user's own update, called by the guard in the middle of its looking."""
+
+        def run(*given: Any) -> Any:
+            with self._tracer.following_again():
+                return step(*given)
+
+        return run
+
+    def saw_loss(self, loss: Tensor) -> None:
+        """The first loss that is not finite is what went wrong, if there is one."""
+        with self._tracer.only_looking():
+            finite = bool(torch.isfinite(loss.detach()).all())
+        if not finite and self._bad_loss is None:
+            self._bad_loss = self._tracer.failure(loss, "loss")
+
+    def evidence(self) -> FailedStep | None:
+        """What was seen; None if nothing was bad."""
+        return self._bad_loss or self._bad_update or self._tracer.failure()
+
+
+class Replay(Trace):
+    """One refused step, followed once more. Whatever it changes is put back when it ends."""
+
+    def __init__(self, recovery: Recovery, attempt: Attempt) -> None:
+        super().__init__()
+        self._recovery, self._attempt, self._optimizers = recovery, attempt, attempt.group
+
     def of_functions(self) -> FailedStep | None:
         """Call the functions that made the losses again; None if nothing fails this time."""
-        window = self._attempt.window
+        calls = self._attempt.window.calls
+        changed = [name for call in calls for name in call.changed_names()] if len(calls) > 1 else []
+        if changed:
+            raise LateBinding(
+                f"late binding: the step function reads {changed[0]!r} from its surroundings, which has changed since; "
+                f"called again it would compute another batch. Pass it as an argument: guard.step(fn, {changed[0]})"
+            )
         with self.prepared():
-            for fn, batch in zip(window.functions, window.batches, strict=True):
+            for call, batch in zip(calls, self._attempt.window.batches, strict=True):
                 with self.following(batch):
-                    loss = as_loss(fn()).total
-                    self._recovery.scaling.scaled(loss / len(window.functions)).backward()  # type: ignore[no-untyped-call]
+                    loss = as_loss(split_aux(call())[0]).total
+                    self._recovery.scaling.scaled(loss / len(calls)).backward()  # type: ignore[no-untyped-call]
                     self.saw_loss(loss)
-                    if self._attempt.update_was_bad and fn is window.functions[-1]:
+                    if self._attempt.update_was_bad and call is calls[-1]:
                         self.try_update(self._attempt.make_update)
-            return self.evidence()
+            found = self.evidence()
+        if found is None and len(calls) > 1 and not all(call.args for call in calls):
+            raise LateBinding(
+                "called again, the step function computed other losses. Perhaps it is late binding: what it reads from "
+                "its surroundings has changed since. Pass the batch as an argument: guard.step(fn, batch)"
+            )
+        return found
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
@@ -50,7 +113,7 @@ class Replay:
         try:
             yield
         finally:
-            self._tracer.stop()
+            self.stop()
             self._clear()
             self._recovery.transaction.undo(restore_rng=False)
             rng.restore()
@@ -58,23 +121,6 @@ class Replay:
     def _clear(self) -> None:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
-
-    @contextmanager
-    def following(self, batch: Any) -> Iterator[None]:
-        """Follow what is done with one batch."""
-        self._tracer.start()
-        try:
-            self._tracer.note_batch(batch)
-            yield
-        finally:
-            self._tracer.stop()
-
-    def saw_loss(self, loss: Tensor) -> None:
-        """The first loss that is not finite is what went wrong, if there is one."""
-        with self._tracer.only_looking():
-            finite = bool(torch.isfinite(loss.detach()).all())
-        if not finite and self._bad_loss is None:
-            self._bad_loss = self._tracer.failure(loss, "loss")
 
     def try_update(self, step: Callable[[], Any]) -> None:
         """Follow an update that was bad in itself, and take it back."""
@@ -86,7 +132,3 @@ class Replay:
         finally:
             with self._tracer.only_looking():
                 self._recovery.transaction.undo_update(self._optimizers)
-
-    def evidence(self) -> FailedStep | None:
-        """What was seen; None if the step did not fail again."""
-        return self._bad_loss or self._bad_update or self._tracer.failure()

@@ -9,7 +9,7 @@ from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
 from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.guarding.updates import Updates
+from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.guarding.upkeep import Upkeep
 from stayfinite.recover import RunStopped, consensus
 from stayfinite.report.refusal import sentence
@@ -18,8 +18,8 @@ from stayfinite.report.refusal import sentence
 class Refusals:
     """Leaves the run as if a refused step had not been, or brings it back to where it was good."""
 
-    def __init__(self, run: GuardedRun, updates: Updates, explaining: Explaining, upkeep: Upkeep) -> None:
-        self._run, self._updates, self._explaining, self._upkeep = run, updates, explaining, upkeep
+    def __init__(self, run: GuardedRun, owner: StepOwner, explaining: Explaining, upkeep: Upkeep) -> None:
+        self._run, self._owner, self._explaining, self._upkeep = run, owner, explaining, upkeep
         self._recovery, self._telling = run.recovery, run.telling
 
     # -- an overflow that the scaler expects
@@ -32,9 +32,9 @@ class Refusals:
     def back_off(self, outcome: Outcome) -> StepResult:
         """The scaler skips and halves its scale. Only buffers gone bad are mended."""
         self._put_back_bad_buffers()
-        for optimizer in outcome.attempt.optimizers:
+        for optimizer in outcome.attempt.group:
             optimizer.zero_grad(set_to_none=True)
-        self._updates.window = None
+        self._owner.window = None
         return self.backed_off(outcome)
 
     def backed_off(self, outcome: Outcome) -> StepResult:
@@ -52,9 +52,16 @@ class Refusals:
         attempt.update_was_bad = refused.bad_update
         scaling = self._recovery.scaling
         scaling.refused(overflow=outcome.trouble == "gradient" and scaling.on)
-        self._recovery.undo(attempt.optimizers, update_was_made=outcome.trouble == "update")
-        self._updates.window = None
+        self._recovery.undo(attempt.group, update_was_made=attempt.made)
+        self._owner.window = None
         return refused
+
+    def settle_scale(self) -> None:
+        """The scaler of a refused step: halved or as it was, not below its floor, and a number."""
+        scaling = self._recovery.scaling
+        scaling.settle_refusal()
+        if (repaired := scaling.repair()) is not None:
+            self._telling.tell("repair", repaired)
 
     def facts(self, outcome: Outcome) -> RefusedStep:
         """All that is known of the step without replaying it."""
@@ -80,7 +87,9 @@ class Refusals:
     def _put_back_bad_buffers(self) -> bool:
         bad = not self._run.health.after_forward()
         if bad:
-            self._recovery.transaction.undo(restore_rng=False)
+            self._recovery.transaction.undo_last_batch()
+            if not self._run.health.after_forward():  # an earlier micro-batch had done it
+                self._recovery.transaction.undo(restore_rng=False)
         return bad
 
     # -- recover: climb the ladder
@@ -94,10 +103,14 @@ class Refusals:
     def answer(self, refused: RefusedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
+        who = run.numbers_of(outcome.attempt.optimizers)
+        first = ladder.failures_of(who) == 0
         bad = run.any_rank(bool(run.health.bad()))
-        if not bad and ladder.failures_in_a_row == 0:
+        if not bad and first:
             bad = run.any_rank(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
-        action = ladder.failure(state_is_bad=bad, is_spike=refused.trigger == "spike")
+        action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
+        if refused.settings and not first:
+            action = "stop"  # no batch brings a learning rate back
         self._recovery.staging.refused()
         if action == "rollback" and not self._recovery.last_good.available:
             action = "stop"
@@ -106,11 +119,11 @@ class Refusals:
         result = self._telling.of_step(
             outcome.attempt, outcome.verdict, ladder.counters, action, applied=False, what=what
         )
-        return Refusal(refused, outcome.attempt, action, what, result)
+        return Refusal(refused, outcome.attempt, action, what, result, first)
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Write the incident, show it, and do what the ladder said."""
-        goes_on = self._recovery.ladder.failures_in_a_row > 1 and evidence is None
+        goes_on = not refusal.first and evidence is None
         self._explaining.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":
             self._telling.tell("lower-lr", self._recovery.lower_rates())

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch.optim import Optimizer
+
 from stayfinite.guarding.arguments import new_run_dir, own_run_dir
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
@@ -43,6 +45,10 @@ class GuardedRun:
         self.health = Health(state)
         self.probe = HealthProbe(probe, state, self.telling)
         self.telling.note("start", environment=environment(self.device), state_bytes=state.nbytes())
+
+    def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:
+        """The places of these optimizers among all of the run's."""
+        return [self.state.optimizers.index(optimizer) for optimizer in optimizers]
 
     def any_rank(self, flag: bool) -> bool:
         """Is it so on any rank? The same answer on all of them, and they must all ask."""

@@ -6,12 +6,17 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from stayfinite.guarding import saving
+from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover import CheckpointError
+from stayfinite.recover import CheckpointError, consensus
 from stayfinite.recover.position import DataPosition
+from stayfinite.recover.rng import RngState
+from stayfinite.report.refusal import listed
 
 Batch = TypeVar("Batch")
 
@@ -29,11 +34,12 @@ class Intervals:
 class Upkeep:
     """Owns the checkpoints and the position in the data."""
 
-    def __init__(self, run: GuardedRun, intervals: Intervals) -> None:
-        self._run, self._intervals = run, intervals
+    def __init__(self, run: GuardedRun, explaining: Explaining, intervals: Intervals) -> None:
+        self._run, self._explaining, self._intervals = run, explaining, intervals
         self._state, self._health, self._probe = run.state, run.health, run.probe
         self._recovery, self._watcher, self._telling = run.recovery, run.watcher, run.telling
         self._last = -1
+        self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -50,19 +56,65 @@ class Upkeep:
             return
         self._last = step
         self._recovery.staging.between_steps()
+        calm = self._recovery.ladder.failures_in_a_row == 0
+        copy = calm and due.snapshot_every > 0 and step % due.snapshot_every == 0
+        look = due.check_every > 0 and step > 0 and step % due.check_every == 0
+        if copy or look:
+            good = self._look_at_all_state()
+            if copy and good and self._probe_agrees(step):
+                self._keep(step)
         if due.save_every and step and step % due.save_every == 0:
             self._save_if_possible()
-        calm = self._recovery.ladder.failures_in_a_row == 0
-        if calm and due.snapshot_every and step % due.snapshot_every == 0:
-            if self._is_good(step):
-                self._recovery.keep(step)
-        elif due.check_every and step % due.check_every == 0:
-            self._watcher.check_state(tensor for _, _, tensor in self._health.tensors())
 
-    def _is_good(self, step: int) -> bool:
+    def _look_at_all_state(self) -> bool:
+        """Is all state finite? What is not is reported, and repaired from the last good copy where that is possible.
+
+        Every rank puts back what is bad on any of them, so that replicas stay alike.
+        """
+        names = self._bad_names()
+        if not names:
+            return True
+        step, last_good = self._telling.step, self._recovery.last_good
+        what = f"before step {step}: {listed(names)}"
+        beyond_repair = not last_good.available or any(
+            kind == "parameter" for kind, name, _ in self._named(names)
+        )
+        self._explaining.bad_state("rollback" if beyond_repair and last_good.available else "none")
+        if not last_good.available:
+            self._telling.tell("warning", f"{what} holds NaN or Inf, and there is no copy to repair it from")
+        elif beyond_repair:
+            back = self._recovery.roll_back(step)
+            self._watcher.forget()
+            self._telling.tell("rollback", f"{what} held NaN or Inf; {back}")
+        else:
+            last_good.put_back([tensor for _, _, tensor in self._whole_entries(names)])
+            left = self._bad_names()
+            how = (
+                f"as at step {last_good.step} again" if not left else f"{listed(left)} could not be repaired"
+            )
+            self._telling.tell("repair", f"{what} held NaN or Inf; {how}")
+            return not left
+        return False
+
+    def _bad_names(self) -> list[str]:
+        """What is not finite on any rank."""
+        bad = [name for _, name, _ in self._health.bad_tensors()]
+        return consensus.union(bad, self._run.device)
+
+    def _named(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
+        return [slot for slot in self._state.tensors() if slot[1] in names]
+
+    def _whole_entries(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
+        """With a bad moment, all that an optimizer keeps of its parameter: a mean without its square is worse."""
+        wanted = {id(tensor) for _, _, tensor in self._named(names)}
+        for entry in (entry for optimizer in self._state.optimizers for entry in optimizer.state.values()):
+            own = {id(value) for value in entry.values() if isinstance(value, Tensor)}
+            if own & wanted:
+                wanted |= own
+        return [slot for slot in self._state.tensors() if id(slot[2]) in wanted]
+
+    def _probe_agrees(self, step: int) -> bool:
         """May the state as it is now become the one to go back to? The same answer on every rank."""
-        if self._run.any_rank(bool(self._health.bad())):
-            return False
         seen = self._probe.look("snapshot")
         if seen.is_bad:
             self._telling.tell(
@@ -70,8 +122,21 @@ class Upkeep:
             )
         return not self._run.any_rank(seen.is_bad)
 
+    def _keep(self, step: int) -> None:
+        try:
+            self._recovery.keep(step)
+        except Exception as error:  # noqa: BLE001 - a model whose state cannot be copied can be trained all the same
+            what = f"the state could not be copied ({type(error).__name__}: {error})"
+            if what != self._obstacle:
+                self._obstacle = what
+                self._telling.tell(
+                    "warning",
+                    f"step {step}: {what}, so there is nothing new to roll back to",
+                )
+
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
+        self._look_at_all_state()
         seen = self._probe.look("save")
         if seen.is_bad:
             raise CheckpointError(
@@ -79,6 +144,34 @@ class Upkeep:
             )
         saving.save(path, self._state, self._health, self._telling.step, self.position, self._recovery)
         return path
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the guard knows beside the state of model, optimizers, schedulers and scaler."""
+        return {
+            "step": self._telling.step,
+            "data": self.position.state_dict(),
+            "guard": saving.memory_of(self._recovery),
+            "rng": self.position.rng().to_saved(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        try:
+            step, data = int(state["step"]), state["data"]
+            rng = RngState.from_saved(state["rng"])
+            saving.remember(self._recovery, state["guard"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"this is no state of a guard ({type(error).__name__}: {error}); pass what guard.state_dict() gave"
+            ) from error
+        self._telling.step = step
+        self.position.load_state_dict(data)
+        rng.restore()
+        self._watcher.forget()
+        self._keep(step)
+
+    def look_at_the_end(self) -> None:
+        """The run is over: what is bad now was made by its last step, or by somebody else since."""
+        self._look_at_all_state()
 
     def save_numbered(self) -> Path:
         """The same under the step's number; older ones go."""
@@ -106,7 +199,7 @@ class Upkeep:
             self._recovery.last_good.forget()
             self._telling.tell("warning", f"{path} is restored, but {seen}; restore an older one")
         else:
-            self._recovery.keep(self._telling.step)
+            self._keep(self._telling.step)
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""

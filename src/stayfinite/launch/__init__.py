@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from stayfinite.findings import Incident
-from stayfinite.launch import second_run
+from stayfinite.launch import beginning, second_run
+from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
-from stayfinite.launch.records import write
-from stayfinite.launch.scratch_files import ScratchFiles
+from stayfinite.launch.records import write, write_end
 from stayfinite.launch.script import Outcome, run_as_main
 from stayfinite.launch.session import Session
 
@@ -25,10 +26,12 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
 
     `report` is given the incidents, remarks and places of files when the script is over.
     """
-    made_before = second_run.Beginning.restore_from_environment()
-    beginning = second_run.Beginning()
-    scratch = ScratchFiles(options.scratch, made_before) if options.scratch is not None else None
-    session = Session(options, scratch or beginning.made)
+    asked = beginning.restore()
+    if asked is not None:
+        options = replace(options, traced=True, locate="off", **asked)
+    start = beginning.Beginning()
+    observed = start.files if options.locate != "off" else None
+    session = Session(options, observed)
     reported = False
 
     def finish(outcome: Outcome) -> None:
@@ -36,42 +39,52 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
         if reported:
             return
         reported = True
-        incidents, remarks = _conclude(session, options, beginning, outcome)
+        incidents, remarks = _conclude(session, options, start, outcome)
+        start.files.close()
         session.close(incidents)
         write(options, session.folder.path, incidents)
+        if options.ended is not None:
+            write_end(Path(options.ended), session.log.step, outcome.error)
         files = [path for path in (options.output, session.folder.path) if path is not None]
         report(incidents, remarks, files)
 
     _flush_before_hard_exit(finish)
     session.start()
+    if observed is not None:
+        start.watch_files(options.target, options.arguments)
     outcome = run_as_main(options.target, options.arguments, module=options.module)
     finish(outcome)
     if outcome.interrupted:
         _die_of_interrupt()
-    return outcome.exit_code
+    return outcome.exit_code or int(session.most_refused)
 
 
 def _conclude(
-    session: Session, options: Options, beginning: second_run.Beginning, outcome: Outcome
+    session: Session, options: Options, start: Beginning, outcome: Outcome
 ) -> tuple[list[Incident], list[str]]:
     """The incidents of the run, located by a second run where the first was not traced."""
     incidents, remarks = session.finish(outcome), list(session.remarks())
-    if not session.needs_second_run or options.trace != "failure" or outcome.interrupted:
+    if not session.needs_second_run or options.traced or outcome.interrupted:
         return incidents, remarks
-    obstacle = second_run.possible()
-    if obstacle is not None:
-        return [*session.unlocated(), *incidents], [
-            *remarks,
-            f"The failure could not be located: {obstacle}.",
-        ]
-    print("stayfinite: the run failed; running the script again to find where.", file=sys.stderr, flush=True)
-    located = second_run.run_again(options, beginning, session.failing_step, session.seconds_to_failure)
-    if located:
-        return located, remarks
-    return [*session.unlocated(), *incidents], [
-        *remarks,
-        "A second, traced run did not fail in the same way.",
-    ]
+    if options.locate == "off":
+        return [*session.unlocated("--locate off"), *incidents], remarks
+    failure = second_run.Failure(session.failing_step, session.seconds_to_failure)
+    reason = second_run.obstacle(options, start, failure)
+    if reason is not None:
+        return [*session.unlocated(reason), *incidents], remarks
+    try:
+        found = second_run.run_again(options, start, failure, _say)
+    except KeyboardInterrupt:
+        return [*session.unlocated("the second run was interrupted"), *incidents], remarks
+    remarks += found.remarks
+    if found.incidents:
+        return found.incidents, remarks
+    reproduced = False if found.reached else None
+    return [*session.unlocated(found.reason, reproduced=reproduced), *incidents], remarks
+
+
+def _say(text: str) -> None:
+    print(f"stayfinite: {text}", file=sys.stderr, flush=True)
 
 
 def _flush_before_hard_exit(finish: Callable[[Outcome], None]) -> None:

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
 from stayfinite.findings.subjects.run_record import FileLoad
-from stayfinite.launch.patches import Patches
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.readers.checkpoint import Unreadable, read_file
 
@@ -27,8 +25,8 @@ class CheckpointFiles:
         self.loads: list[FileLoad] = []
         self._errors: set[tuple[int, str]] = set()
 
-    def install(self, patches: Patches) -> None:
-        patches.wrap(torch, "load", self._loading)
+    def install(self, listening: Listening) -> None:
+        listening.add(listen("file_load", self._loading))
 
     def raised(self, error: BaseException) -> bool:
         """This error came from a file that is no whole checkpoint."""

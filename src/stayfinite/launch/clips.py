@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import ClipCall, Place
-from stayfinite.launch.patches import Patches
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.replay.measure import is_bad
 
@@ -40,9 +40,8 @@ class Clips:
         self.known: dict[tuple[str | None, int | None], Watched] = {}
         self.on_error: Callable[[], None] | None = None
 
-    def install(self, patches: Patches) -> None:
-        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            patches.wrap(owner, "clip_grad_norm_", self._clipping)
+    def install(self, listening: Listening) -> None:
+        listening.add(listen("clip", self._clipping))
 
     def _clipping(self, original: Any, parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
         if isinstance(parameters, torch.Tensor):

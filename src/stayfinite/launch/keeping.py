@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,14 +14,14 @@ from typing import Any
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.utils.data import dataloader
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guard import Guard, StepResult
-from stayfinite.guarding.attempt import Attempt, Refusal
+from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.explain import Explaining
 from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.hooks import listen
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
@@ -39,7 +38,6 @@ class ScriptExplaining(Explaining):
 
     tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
     tell_mended: Callable[[], None]
-    replay_after = 0.0
 
     def file(
         self,
@@ -56,9 +54,8 @@ class ScriptExplaining(Explaining):
         super().mended()
         self.tell_mended()
 
-    def wants_replay(self, refusal: Refusal) -> bool:
-        """A body that runs twice is seen by the script (counters, prints): only where a second run takes too long."""
-        return time.monotonic() > self.replay_after and super().wants_replay(refusal)
+    may_repeat_in_place = False
+    """The script would see it (counters, prints): a second run of it in a sandbox locates the failure instead."""
 
 
 class ScriptGuard(Guard):
@@ -93,7 +90,7 @@ class Keeper:
         self.obstacle: str | None = None
 
     def install(self) -> None:
-        self._observers.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        self._observers.listening.add(listen("batch", self._next_batch))
         self._observers.optimizers.on_created = self._optimizer_was_made
         self._observers.scalers.on_skip.append(self._scaler_skipped)
         self._wait_for_forward()
@@ -158,9 +155,9 @@ class Keeper:
             policy=self._policy,
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
+            locate=self._options.locate != "off",
         )
         guard.explaining.tell, guard.explaining.tell_mended = self._refused, self._mended
-        guard.explaining.replay_after = self._observers.log.started + self._options.replay_after
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
@@ -232,12 +229,15 @@ class Keeper:
         del self._beside[:-_BESIDE_KEPT]
         return batch
 
-    def saw_backward(self, roots: Sequence[Tensor]) -> None:
+    def before_backward(self) -> Any:
+        return self._loop.before_backward() if self._loop is not None else None
+
+    def saw_backward(self, roots: Sequence[Tensor], before: Any) -> None:
         if self._loop is not None:
             with self._tracer.only_looking():
                 if self._driven is None:
                     self._loop.put_back_aftermath()
-                self._loop.saw_backward(roots)
+                self._loop.saw_backward(roots, before)
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         if self._loop is None or self._tracer.active:
@@ -246,10 +246,10 @@ class Keeper:
 
     def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
         loop = self._loop
-        if loop is None or _scaler_skips(optimizer) or (closure is None and not _has_gradients(optimizer)):
+        if loop is None or _scaler_skips(optimizer):
             return step()
         with self._tracer.only_looking():
-            value = loop.wants_step(optimizer, lambda: self._traced(step), closure)
+            value = loop.wants_step(optimizer, lambda *given: self._traced(partial(step, *given)), closure)
             if self._driven is None:
                 loop.end_step()
         return value
@@ -292,10 +292,6 @@ class Keeper:
 
 
 _BESIDE_KEPT = 8
-
-
-def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _scaler_skips(optimizer: Optimizer) -> bool:

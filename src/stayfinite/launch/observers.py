@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,11 +9,11 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import dataloader
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
 from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.averages import Averages
 from stayfinite.launch.checkpoint_files import CheckpointFiles
 from stayfinite.launch.clips import Clips
@@ -38,7 +37,7 @@ class Observers:
 
     def __init__(self, log: RunLog, tracer: Tracer) -> None:
         self.log, self.tracer = log, tracer
-        self.patches = Patches()
+        self.patches, self.listening = Patches(), Listening()
         self.optimizers = Optimizers(log, tracer.only_looking)
         self.scalers = Scalers(log, self.optimizers)
         self.optimizers.on_step = self.scalers.optimizer_steps
@@ -64,12 +63,16 @@ class Observers:
             self.targets,
             self.resumes,
         ):
-            observer.install(self.patches)
-        self.patches.wrap(torch.nn.Module, "load_state_dict", self._loading_module)
-        self.patches.wrap(copy, "deepcopy", self._copying)
-        self.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+            observer.install(self.listening)
+        for event, around in (
+            ("module_load", self._loading_module),
+            ("deepcopy", self._copying),
+            ("batch", self._next_batch),
+        ):
+            self.listening.add(listen(event, around))
 
     def remove(self) -> None:
+        self.listening.stop()
         self.patches.undo()
         self.optimizers.remove()
 

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stayfinite.findings import as_float
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
-from stayfinite.launch.patches import Patches
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.resumed_rates import ResumedRates
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.twins import Twins
@@ -79,9 +79,9 @@ class Optimizers:
         self.on_created: Callable[[], None] | None = None
         self._handles: list[Any] = []
 
-    def install(self, patches: Patches) -> None:
-        patches.wrap(torch.optim.Optimizer, "__init__", self._created)
-        patches.wrap(torch.optim.Optimizer, "load_state_dict", self._loaded)
+    def install(self, listening: Listening) -> None:
+        listening.add(listen("optimizer_made", self._created))
+        listening.add(listen("optimizer_load", self._loaded))
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),

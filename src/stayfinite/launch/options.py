@@ -13,16 +13,17 @@ class Options:
     target: str
     arguments: tuple[str, ...] = ()
     module: bool = False
-    trace: str = (
-        "failure"  # "failure": only as long as needed, with a second run on failure; "always"; "never"
-    )
+    locate: str = "auto"  # "auto": find where a failure began, by a second run if needed; "off"
+    allow_rerun: bool = False  # a second run also where there is no sandbox for it
+    locate_limit: float = 600.0  # seconds that a second run may take
     output: Path | None = None
     form: str = "text"
     run_dir: Path | None = None
     max_incidents: int = 10
     policy: str | None = None
+    fail_under: float = 0.5  # share of updates that must be applied for an exit code of 0
     clip: float | None = None
-    replay_after: float = 60.0  # seconds into the run after which a second run would take too long
+    traced: bool = False  # in a second run: follow every op, refuse nothing
     trace_from_step: int | None = None  # in a second run: trace from here on
-    scratch: Path | None = None  # in a second run: what the script writes goes here
     stop_after_step: int | None = None  # in a second run: nothing after this step is of interest
+    ended: Path | None = None  # in a second run: say here how far it came

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, Resume
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.optimizers import Optimizers, rate_of
-from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
 from stayfinite.launch.twins import Signature, signature_of
 from stayfinite.replay.measure import is_plain
@@ -75,9 +75,9 @@ class Resumes:
             deque(maxlen=_RESUMES_KEPT)
         )
 
-    def install(self, patches: Patches) -> None:
-        patches.wrap(torch, "save", self._saving)
-        patches.wrap(torch, "load", self._loading_file)
+    def install(self, listening: Listening) -> None:
+        listening.add(listen("file_save", self._saving))
+        listening.add(listen("file_load", self._loading_file))
         self._optimizers.listeners.append(self)
 
     # -- saving and loading ------------------------------------------------------------------------------

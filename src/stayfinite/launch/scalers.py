@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, ScalerFacts
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.optimizers import Optimizers, rate_of
-from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
 
 _FIRST = 10
@@ -57,16 +57,18 @@ class Scalers:
         self._looking = False
         self.on_skip: list[Callable[[], None]] = []
 
-    def install(self, patches: Patches) -> None:
-        scaler = torch.amp.GradScaler
-        patches.wrap(scaler, "__init__", self._created)
-        patches.wrap(scaler, "scale", self._scaling)
-        patches.wrap(scaler, "unscale_", self._unscaling)
-        patches.wrap(scaler, "step", self._stepping)
-        patches.wrap(scaler, "update", self._updating)
-        patches.wrap(scaler, "load_state_dict", self._loading)
-        patches.wrap(scaler, "get_scale", self._reading)
-        patches.wrap(torch.autograd, "grad", self._gradient_of_scaled)
+    def install(self, listening: Listening) -> None:
+        for event, around in (
+            ("scaler_made", self._created),
+            ("scale", self._scaling),
+            ("unscale", self._unscaling),
+            ("scaler_step", self._stepping),
+            ("scaler_update", self._updating),
+            ("scaler_load", self._loading),
+            ("scale_read", self._reading),
+            ("grad", self._gradient_of_scaled),
+        ):
+            listening.add(listen(event, around))
 
     def find(self, scaler: Any) -> Watched | None:
         return next((watched for watched in self.known if watched.scaler() is scaler), None)

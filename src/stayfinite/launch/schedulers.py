@@ -9,12 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.optim import lr_scheduler
 
 from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerFacts
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.optimizers import Optimizers, rate_of
 from stayfinite.launch.optimizers import Watched as WatchedOptimizer
-from stayfinite.launch.patches import Patches
 from stayfinite.launch.run_log import RunLog, here
 
 _SHOWN = 64
@@ -52,21 +51,13 @@ class Schedulers:
         self.on_load: Callable[[Any, Place], None] | None = None
         self._inside = 0
 
-    def install(self, patches: Patches) -> None:
-        classes = [
-            c
-            for c in vars(lr_scheduler).values()
-            if isinstance(c, type)
-            and hasattr(c, "load_state_dict")
-            and not issubclass(c, torch.optim.Optimizer)
-        ]
-        for kind in classes:
-            if "__init__" in vars(kind):
-                patches.wrap(kind, "__init__", self._created)
-            if "step" in vars(kind):
-                patches.wrap(kind, "step", self._stepping)
-            if "load_state_dict" in vars(kind):
-                patches.wrap(kind, "load_state_dict", self._loading)
+    def install(self, listening: Listening) -> None:
+        for event, around in (
+            ("scheduler_made", self._created),
+            ("schedule", self._stepping),
+            ("scheduler_load", self._loading),
+        ):
+            listening.add(listen(event, around))
 
     def find(self, scheduler: Any) -> Watched | None:
         return next((watched for watched in self.known if watched.scheduler() is scheduler), None)

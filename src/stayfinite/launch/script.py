@@ -54,12 +54,12 @@ def run_as_main(target: str, arguments: Sequence[str], *, module: bool) -> Outco
 
 
 def _run_file(target: str, arguments: Sequence[str]) -> None:
-    path = Path(target)
+    path = Path(os.path.abspath(target))  # noqa: PTH100 - as python has it: links stay
     source = path.read_bytes()
-    code = compile(source, target, "exec")
+    code = compile(source, str(path), "exec")
     main = types.ModuleType("__main__")
     main.__dict__.update(
-        __file__=target, __builtins__=__builtins__, __spec__=None, __cached__=None, __package__=None
+        __file__=str(path), __builtins__=__builtins__, __spec__=None, __cached__=None, __package__=None
     )
     sys.modules["__main__"] = main
     sys.argv = [target, *arguments]

@@ -1,83 +1,124 @@
-"""The last tier: the script once more in a fresh process, traced, until the failure is located."""
+"""The last tier: the script once more in a fresh process inside a sandbox, traced, until the failure is located."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
-import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from stayfinite.findings import Incident
+from stayfinite.launch import beginning as beginnings
+from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
-from stayfinite.launch.scratch_files import MadeFiles
+from stayfinite.sandbox import landlock, process, support
+from stayfinite.sandbox.hash_seed import with_seed
+from stayfinite.sandbox.process import Kind, ProcessResult
 
-STATE_VARIABLE = "STAYFINITE_SECOND_RUN_STATE"
 _SLOWDOWN, _AT_LEAST = 15.0, 120.0  # a traced step costs several plain ones
 _SHORT = 20.0  # seconds to the failure: so much may be traced from its beginning
 _STEPS_BEFORE = 2
+_UNLIKE_SHOWN = 3
+_WHAT_IT_IS = {
+    "namespaces": "in a sandbox, with a copy of its files and no network",
+    "landlock": "in a sandbox where it may not write or use the network",
+    "none": "without a sandbox, as --allow-rerun asks: what it writes and sends, it writes and sends again",
+}
 
 
-class Beginning:
-    """Random numbers, threads and files as they were before the script began: a second run shall find the same."""
+@dataclass(slots=True)
+class SecondRun:
+    """What a second run gave."""
 
-    def __init__(self) -> None:
-        self.python = random.getstate()
-        self.numpy = _numpy_random().get_state() if _numpy_random() is not None else None
-        self.threads = torch.get_num_threads()
-        self.made = MadeFiles()
-
-    def save(self, path: Path) -> None:
-        path.write_bytes(pickle.dumps((self.python, self.numpy, self.threads, self.made.paths)))
-
-    @staticmethod
-    def restore_from_environment() -> set[str]:
-        """In the second run: begin with the random numbers and threads of the first; returns the files it made."""
-        path = os.environ.pop(STATE_VARIABLE, None)
-        if path is None:
-            return set()
-        python, numpy, threads, made = pickle.loads(Path(path).read_bytes())
-        random.setstate(python)
-        if threads != torch.get_num_threads():  # sums are split by threads, and rounded accordingly
-            torch.set_num_threads(threads)
-        if numpy is not None and _numpy_random() is not None:
-            _numpy_random().set_state(numpy)
-        return set(made)
+    incidents: list[Incident] = field(default_factory=list)
+    reached: bool = False  # it came to the failing step and through it
+    reason: str = ""  # why nothing was located, as a sentence
+    remarks: list[str] = field(default_factory=list)
 
 
-def _numpy_random() -> Any:
-    numpy = sys.modules.get("numpy")
-    return getattr(numpy, "random", None)
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """When the first run failed."""
+
+    step: int
+    seconds: float
 
 
-def possible() -> str | None:
-    """Why a second run cannot be made, or None."""
+def obstacle(options: Options, beginning: Beginning, failure: Failure) -> str | None:
+    """Why there is no second run, as the end of a sentence; None if there can be one."""
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         return "the script runs on several ranks"
-    if STATE_VARIABLE in os.environ:
-        return "this is the second run"
+    if failure.seconds > options.locate_limit:
+        return (
+            f"it came {_duration(failure.seconds)} after the start, and a second run may take "
+            f"{_duration(options.locate_limit)} (--locate-limit)"
+        )
+    if options.allow_rerun:
+        return None
+    ask = "--allow-rerun runs the script again without one, and what it writes and sends, it writes and sends again"
+    found = support.sandbox()
+    if found.kind == "none":
+        return f"that takes a second run, and there is no sandbox for it ({found.reason}); {ask}"
+    harm = _beyond_landlock(beginning) if found.kind == "landlock" else None
+    if harm is not None:
+        return f"that takes a second run, and Landlock cannot keep it harmless: {harm}; {ask}"
+    if not _room_on_accelerator():
+        return f"that takes a second run, and there is no room for it on the accelerator; {ask}"
     return None
 
 
-def run_again(options: Options, beginning: Beginning, failing_step: int, seconds: float) -> list[Incident]:
-    """Run the script again under the tracer; its output is thrown away. [] when it did not fail again.
+def _beyond_landlock(beginning: Beginning) -> str | None:
+    """What the script does that Landlock does not prevent."""
+    if beginning.files.sockets:
+        return f"the script talks to a socket at {beginning.files.sockets[0]}"
+    if beginning.files.sends_signals and landlock.abi() < landlock.SIGNALS_FROM:
+        return "the script sends signals to other processes"
+    return None
+
+
+def _room_on_accelerator() -> bool:
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    return free > torch.cuda.max_memory_allocated()
+
+
+def run_again(
+    options: Options, beginning: Beginning, failure: Failure, say: Callable[[str], None]
+) -> SecondRun:
+    """Run the script again under the tracer; its output is thrown away.
 
     A run that failed early is traced from its first op. One that took long is traced from shortly before the
     failing step, and from the first op only if the bad value turns out to be older than that.
     """
-    first = failing_step - _STEPS_BEFORE if seconds > _SHORT else 0
-    found = _run(options, beginning, failing_step, max(0, first), seconds)
-    if first > 0 and any(_came_from_before(incident) for incident in found):
-        found = _run(options, beginning, failing_step, 0, seconds) or found
+    kind = _kind(options)
+    limit = min(options.locate_limit, max(_AT_LEAST, _SLOWDOWN * failure.seconds))
+    say(
+        f"step {failure.step} failed; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
+        f"{_duration(limit)}."
+    )
+    end = time.monotonic() + limit
+    first = max(0, failure.step - _STEPS_BEFORE) if failure.seconds > _SHORT else 0
+    found = _run(options, beginning, failure, first, end, kind)
+    if first > 0 and any(_came_from_before(incident) for incident in found.incidents):
+        again = _run(options, beginning, failure, 0, end, kind)
+        found = again if again.incidents else found
     return found
+
+
+def _kind(options: Options) -> Kind:
+    """A sandbox that refuses writing is of no use to somebody who allows it."""
+    best = support.sandbox().kind
+    return "none" if options.allow_rerun and best != "namespaces" else best
 
 
 def _came_from_before(incident: Incident) -> bool:
@@ -86,33 +127,107 @@ def _came_from_before(incident: Incident) -> bool:
 
 
 def _run(
-    options: Options, beginning: Beginning, failing_step: int, first: int, seconds: float
-) -> list[Incident]:
+    options: Options, beginning: Beginning, failure: Failure, first: int, end: float, kind: Kind
+) -> SecondRun:
+    past, unlike = beginning.files.past()
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
-        state, output = Path(folder, "random"), Path(folder, "incidents.json")
-        beginning.save(state)
-        command = ["run", "--trace", "always", "--format", "json"]
-        command += ["--output", str(output), "--stop-after-step", str(failing_step + 1)]
-        command += ["--scratch", str(Path(folder, "scratch"))]
-        command += ["--trace-from-step", str(first)] if first else []
+        exchange = Path(folder)
+        state, output, ended = exchange / "state", exchange / "incidents.json", exchange / "ended.json"
+        beginning.save(state, trace_from_step=first, stop_after_step=failure.step + 1, ended=str(ended))
+        command = ["run", "--format", "json", "--output", str(output)]
         command += ["--max-incidents", str(options.max_incidents)]
         command += [*(["-m"] if options.module else []), options.target, *options.arguments]
-        in_fresh_process(command, {STATE_VARIABLE: str(state)}, max(_AT_LEAST, _SLOWDOWN * seconds))
-        if not output.exists():
-            return []
-        data = json.loads(output.read_text(encoding="utf-8"))
-        return [Incident.from_json(item) for item in data["incidents"]]
-
-
-def in_fresh_process(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
-    """`stayfinite` with this command, for so long at most; silent, for the script has said everything once."""
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [sys.executable, "-m", "stayfinite", *command],
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=seconds,
-            check=False,
+        environment = with_seed(beginning.environment, beginning.hash_seed)
+        environment = {**environment, beginnings.VARIABLE: str(state)}
+        limit = max(1.0, end - time.monotonic())
+        done = in_fresh_process(command, environment, limit, kind, beginning.folder, exchange, past)
+        result = SecondRun(incidents=_read_incidents(output))
+        told = json.loads(ended.read_text()) if ended.exists() else {}
+    result.reached = bool(told) and told["step"] > failure.step
+    if not result.incidents:
+        result.reason = _reason(done, told, failure, limit, result.reached)
+    unlike += done.unlike if kind == "namespaces" else ()
+    if kind == "landlock" and (past.missing or past.earlier):
+        result.remarks.append(
+            "The second run saw the files as the first had left them (Landlock hides nothing)."
         )
+    elif kind == "none" and (past.missing or past.earlier):
+        result.remarks.append("The second run saw the files as the first had left them.")
+    elif unlike:
+        shown = ", ".join(unlike[:_UNLIKE_SHOWN]) + (" ..." if len(unlike) > _UNLIKE_SHOWN else "")
+        result.remarks.append(
+            f"The second run could not see these files as the first had found them: {shown}"
+        )
+    return result
+
+
+def _read_incidents(output: Path) -> list[Incident]:
+    if not output.exists():
+        return []
+    data = json.loads(output.read_text(encoding="utf-8"))
+    return [Incident.from_json(item) for item in data["incidents"]]
+
+
+def _reason(done: ProcessResult, told: dict[str, Any], failure: Failure, limit: float, reached: bool) -> str:
+    """One sentence: what became of the second run."""
+    if done.status == "timed out":
+        return f"the second run timed out after {limit:.0f} s"
+    if reached:
+        return f"a second, traced run came through step {failure.step} without a bad value"
+    if told.get("error"):
+        return f"the second run ended with {told['error']}"
+    if told:
+        return f"the second run ended at step {told['step']}, before the failing one ({failure.step})"
+    if done.status == "not started":
+        return f"the second run could not be started: {done.reason}"
+    return f"the second run {done.sentence}"
+
+
+def in_fresh_process(
+    command: Sequence[str],
+    environment: dict[str, str],
+    seconds: float,
+    kind: Kind,
+    folder: str,
+    exchange: Path,
+    past: Any = None,
+) -> ProcessResult:
+    """`stayfinite` with this command; silent, for the script has said everything once."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    progress = _Progress(seconds)
+    try:
+        return process.run(
+            [sys.executable, *flags, "-m", "stayfinite", *command],
+            kind,
+            seconds,
+            environment=environment,
+            folder=folder,
+            exchange=exchange,
+            past=past,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+
+
+class _Progress:
+    """A line that counts the seconds on a terminal, one line a minute elsewhere."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit, self._said = limit, 0
+
+    def __call__(self, seconds: float) -> None:
+        text = f"stayfinite: second run, {seconds:.0f} s of at most {self._limit:.0f} s"
+        if sys.stderr.isatty():
+            print(f"\r{text}", end="\x1b[K", file=sys.stderr, flush=True)
+        elif int(seconds) // 60 > self._said:
+            self._said = int(seconds) // 60
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
@@ -16,12 +18,12 @@ from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.launch import state_scan
+from stayfinite.launch.file_changes import FileChanges
 from stayfinite.launch.keeping import Keeper
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.run_log import RunLog
-from stayfinite.launch.scratch_files import MadeFiles, ScratchFiles
 from stayfinite.launch.script import Outcome, without_our_frames
 from stayfinite.launch.suspicions import Suspicion
 from stayfinite.launch.watch import Watch
@@ -35,7 +37,7 @@ from stayfinite.replay.sites import USER, kind_of_file
 class Session:
     """Watches a run. `start`, then the script, then `finish`."""
 
-    def __init__(self, options: Options, files: MadeFiles | ScratchFiles | None = None) -> None:
+    def __init__(self, options: Options, files: FileChanges | None = None) -> None:
         self.options, self._files = options, files
         self.log = RunLog()
         self.tracer = Tracer()
@@ -47,9 +49,13 @@ class Session:
     def _make_keeper(self) -> Keeper | None:
         """Who refuses bad steps. A run that is traced from its first op is only watched, as is `--policy watch`."""
         options = self.options
-        if options.policy == "watch" or options.trace == "always":
+        if options.policy == "watch" or options.traced:
             return None
-        policy = Policy.named(options.policy or "default")
+        policy = Policy.named("default" if options.policy == "recover" else options.policy or "skip")
+        if options.policy != "recover":
+            policy = replace(
+                policy, max_rollbacks=0
+            )  # learning rate and order of the data are the script's own
         if options.policy is None:
             policy = replace(
                 policy, spikes="ignore"
@@ -62,19 +68,25 @@ class Session:
         if self.keeper is not None:
             self.keeper.install()
         if self._files is not None:
-            self._files.install(self.observers.patches)
-        if self.options.trace == "always" and self.options.trace_from_step:
+            self.observers.patches.wrap(torch, "save", self._saving)
+        if self.options.traced and self.options.trace_from_step:
             self.tracer.listen_to_optimizers()
-        elif self.options.trace != "never":
+        elif self.options.traced or self.options.locate != "off":
             self.tracer.start()
         self._inner_after_step = self.observers.optimizers.after_step
         self.observers.optimizers.after_step = self._after_step
+
+    def _saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        """It writes with compiled code, of which python does not tell."""
+        if self._files is not None:
+            self._files.about_to_write(f)
+        return original(obj, f, *args, **kwargs)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self._inner_after_step is not None:
             self._inner_after_step(optimizer)
         options = self.options
-        if options.trace == "failure" and self.tracer.active:
+        if not options.traced and self.tracer.active:
             # A script that steps an optimizer is a training loop: from here on watching is enough, and a failure
             # is located by a second run. A script without steps is traced to its end.
             self.tracer.stop(inside_optimizer_hook=True)
@@ -99,7 +111,10 @@ class Session:
         gc.collect()  # a model that the script let go of is no longer part of its state
         self._note_poisoned_state()
         failed = self.failures()
-        found = [self._incident(suspicion) for suspicion in failed] or [self._silent()]
+        cut_short = self.options.stop_after_step is not None and self.log.step < self.options.stop_after_step
+        found = [self._incident(suspicion) for suspicion in failed]
+        if not found and not cut_short:  # a second run that ended early says nothing of the whole
+            found = [self._silent()]
         found += [self._incident(suspicion, handled=True) for suspicion in self.watch.suspicions.handled()]
         return [incident for incident in found if incident is not None][: self.options.max_incidents]
 
@@ -109,6 +124,13 @@ class Session:
             if self.keeper is not None and incident.step in self.keeper.actions:
                 incident.action = self.keeper.actions[incident.step]
         self.folder.close(keep=self.keeper is not None and self.keeper.refused > 0)
+
+    @property
+    def most_refused(self) -> bool:
+        """Fewer updates were applied than an exit code of 0 allows."""
+        counts = self.keeper.counts if self.keeper is not None else None
+        asked = counts.applied + counts.skipped if counts is not None else 0
+        return counts is not None and asked > 0 and counts.applied < self.options.fail_under * asked
 
     def failures(self) -> list[Suspicion]:
         return self.watch.suspicions.failures(trained=self.log.optimizer_steps > 0)
@@ -127,8 +149,8 @@ class Session:
     def seconds_to_failure(self) -> float:
         return max((s.seconds for s in self.failures() if s.evidence is None), default=0.0)
 
-    def unlocated(self) -> list[Incident]:
-        """Failures without a birth, told from what was watched alone."""
+    def unlocated(self, reason: str = "", *, reproduced: bool | None = None) -> list[Incident]:
+        """Failures without a birth, from what was watched alone; `reason` is why they were not located."""
         found = []
         for suspicion in self.failures():
             if suspicion.evidence is None:
@@ -137,12 +159,14 @@ class Session:
                     suspicion.step,
                     "state",
                     trigger,
-                    reproduced=False,
+                    reproduced=reproduced,
                     history=tuple(self.log.history),
                     state=self._state,
                 )
                 step = self.observers.complete(step)
-                found.append(to_incident(step, explain(step)))
+                incident = to_incident(step, explain(step))
+                incident.not_located = reason
+                found.append(incident)
         return found
 
     def remarks(self) -> Iterator[str]:
@@ -155,7 +179,7 @@ class Session:
     def _note_uncaught(self, error: BaseException) -> None:
         if self.observers.files.raised(error):
             return  # a damaged file is a failure by itself, and no value is to blame
-        place = _place_of(error)
+        place = place_of(error)
         failure = Failure(type(error).__name__, str(error), place)
         for suspicion in self.watch.suspicions.all:
             if suspicion.caught and suspicion.evidence is not None:
@@ -219,7 +243,7 @@ class Session:
         return to_incident(step, findings) if findings else None
 
 
-def _place_of(error: BaseException) -> Place:
+def place_of(error: BaseException) -> Place:
     """The innermost line of the user's code in a traceback."""
     place, trace = Place(), without_our_frames(error.__traceback__)
     while trace is not None:

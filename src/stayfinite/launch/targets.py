@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, TargetFacts
-from stayfinite.launch.patches import Patches
+from stayfinite.hooks import Listening, listen
 from stayfinite.launch.run_log import here
 from stayfinite.replay.measure import measurable
 
@@ -24,8 +24,8 @@ class Targets:
         self._calls = 0
         self._ranges: dict[Place, tuple[int, float, float]] = {}
 
-    def install(self, patches: Patches) -> None:
-        patches.wrap(torch.nn.functional, "binary_cross_entropy_with_logits", self._loss)
+    def install(self, listening: Listening) -> None:
+        listening.add(listen("binary_target", self._loss))
 
     def _loss(self, original: Any, logits: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1

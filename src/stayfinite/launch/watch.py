@@ -12,6 +12,7 @@ import torch
 
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.hooks import listen
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.run_log import here
 from stayfinite.launch.suspicions import Suspicion, Suspicions
@@ -35,21 +36,16 @@ class Watch:
         self.healthy_until = -1  # journal entries before this number were followed by a healthy step
 
     def install(self) -> None:
-        patches = self.observers.patches
-        patches.wrap(torch.autograd, "backward", self._backward)
-        patches.wrap(torch.autograd, "grad", self._grad)
-        patches.wrap(torch.Tensor, "item", self._number_read)
-        patches.wrap(torch.Tensor, "__float__", self._number_read)
-        for owner in (torch, torch.Tensor):
-            for name in ("isfinite", "isnan", "isinf"):
-                patches.wrap(owner, name, self._number_checked)
-        patches.wrap(torch.distributions.Distribution, "__init__", self._distribution)
-        patches.wrap(torch, "normal", self._library_check)  # where distributions do not validate
-        patches.wrap(torch.nn.functional, "_verify_batch_size", self._library_check)
-        patches.wrap(torch.optim.lr_scheduler.OneCycleLR, "get_lr", self._library_check)
-        patches.wrap(torch.amp.GradScaler, "scale", self._scaling)
-        for name in ("unscale_", "step"):
-            patches.wrap(torch.amp.GradScaler, name, self._library_check)
+        for event, around in (
+            ("backward", self._backward),
+            ("grad", self._grad),
+            ("number_read", self._number_read),
+            ("number_checked", self._number_checked),
+            ("distribution", self._distribution),
+            ("library_check", self._library_check),
+            ("scale", self._scaling),
+        ):
+            self.observers.listening.add(listen(event, around))
         # An error that the script catches keeps the bad gradient out of the weights as well as a check does.
         self.observers.clips.on_error = self.suspicions.went_on
         self.observers.scalers.on_skip.append(self._skipped_by_scaler)

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import copy_all, copy_group, put_back_group
 
 
 class Aftermath:
-    """Taken at the refusal, put back at the end of the loop body."""
+    """Taken at the refusal, put back at the end of the loop body: schedules and averages of these optimizers.
 
-    def __init__(self, state: TrainingState, *, keep_scheduler: bool) -> None:
-        self._state = state
-        self._averages = [(live, live.detach().clone()) for _, live in state.average_slots()]
-        self._schedulers = [copy.deepcopy(s.state_dict()) for s in state.schedulers] if keep_scheduler else []
-        self._groups = [
-            [copy_group(group) for group in o.param_groups]
-            for o in (state.optimizers if keep_scheduler else [])
-        ]
+    The settings of an optimizer without a schedule that we know are its owner's: somebody sets them by hand.
+    """
+
+    def __init__(
+        self, state: TrainingState, optimizers: Sequence[Optimizer], *, keep_scheduler: bool
+    ) -> None:
+        self.optimizers = list(optimizers)
+        live = [tensor for average, _ in state.averages_of(optimizers) for tensor in _tensors(average)]
+        self._averages = [(tensor, tensor.detach().clone()) for tensor in live]
+        schedulers = state.schedulers_of(optimizers) if keep_scheduler else []
+        self._schedulers = [(scheduler, copy.deepcopy(scheduler.state_dict())) for scheduler in schedulers]
+        scheduled = [o for o in optimizers if any(getattr(s, "optimizer", o) is o for s in schedulers)]
+        self._groups = [(group, _finite(copy_group(group))) for o in scheduled for group in o.param_groups]
 
     def put_back(self) -> None:
         if self._averages:
             with torch.no_grad():
                 copy_all([live for live, _ in self._averages], [saved for _, saved in self._averages])
-        for optimizer, groups in zip(self._state.optimizers, self._groups, strict=False):
-            for group, saved in zip(optimizer.param_groups, groups, strict=False):
-                put_back_group(group, saved)
-        for scheduler, state in zip(self._state.schedulers, self._schedulers, strict=False):
-            scheduler.load_state_dict(state)
+        for group, saved in self._groups:
+            put_back_group(group, saved)
+        for scheduler, state in self._schedulers:
+            scheduler.load_state_dict(copy.deepcopy(state))
+
+
+def _tensors(average: nn.Module) -> list[Tensor]:
+    return [*average.parameters(), *average.buffers()]
+
+
+def _finite(settings: dict[str, Any]) -> dict[str, Any]:
+    """A learning rate of NaN is why the step was refused: nobody wants it back."""
+    return {k: v for k, v in settings.items() if not (isinstance(v, float) and not math.isfinite(v))}

@@ -15,7 +15,9 @@ from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import can_change
 
 
-def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any]) -> dict[str, Any]:
+def pack(
+    state: TrainingState, step: int, data: dict[str, Any], guard: dict[str, Any], rng: RngState
+) -> dict[str, Any]:
     """Everything a run needs to go on as if it had never stopped."""
     return {
         "stayfinite": FORMAT,
@@ -27,7 +29,7 @@ def pack(state: TrainingState, step: int, data: dict[str, Any], guard: dict[str,
         "schedulers": [_plain(scheduler.state_dict()) for scheduler in state.schedulers],
         "scaler": _plain(state.scaler.state_dict()) if state.scaler is not None else None,
         "ema": [average.state_dict() for average in state.averages],
-        "rng": RngState.capture().to_saved(),
+        "rng": rng.to_saved(),
         "step": step,
         "data": data,
         "guard": guard,
@@ -58,18 +60,12 @@ def unpack(
         replace(rate, lr=rate.lr * stage_factor, peak=rate.peak * stage_factor)
         for rate in rates_of([optimizer.param_groups for optimizer in state.optimizers])
     ]
-    try:
-        for name, model in state.models.items():
-            model.load_state_dict(payload["model"] if name == "" else payload["model"][name])
-        for average, saved in zip(state.averages, payload["ema"], strict=True):
-            average.load_state_dict(saved)
-        for optimizer, saved in zip(state.optimizers, payload["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"the checkpoint does not fit the present model or optimizer: {error}. "
-            "Build them as in the run that saved it."
-        ) from error
+    for name, model in state.models.items():
+        model.load_state_dict(payload["model"] if name == "" else payload["model"][name])
+    for average, saved in zip(state.averages, payload["ema"], strict=True):
+        average.load_state_dict(saved)
+    for optimizer, saved in zip(state.optimizers, payload["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
     _put_back_state_dtypes(payload, state)
     for name, owner, key in _unsaved_buffers(state):
         saved = payload["buffers"].get(name)
@@ -133,12 +129,47 @@ def _check_fit(payload: dict[str, Any], state: TrainingState) -> None:
         )
         if here != there:
             problems.append(f"optimizer {index} has groups of {there} parameters, here {here}")
+        else:
+            problems += _state_that_does_not_fit(index, optimizer, saved)
+    for index, (scheduler, saved) in enumerate(zip(state.schedulers, payload["schedulers"], strict=True)):
+        live = scheduler.state_dict()
+        lost = [key for key in ("last_epoch", "base_lrs") if key in live and key not in saved]
+        problems += [f"scheduler {index} has no {key} in the checkpoint" for key in lost]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise CheckpointError(
             f"the checkpoint does not fit the present model or optimizer: {'; '.join(problems[:3])}{more}. "
             "Build them as in the run that saved it; nothing was loaded."
         )
+
+
+def _state_that_does_not_fit(index: int, optimizer: Any, saved: dict[str, Any]) -> list[str]:
+    """torch loads moments of any shape, and the next step fails on them or spreads them over the weights."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    order = [number for group in saved["param_groups"] for number in group["params"]]
+    shapes = dict(zip(order, (p.shape for p in parameters), strict=True))
+    entries = {number: entry for number, entry in saved["state"].items() if number in shapes}
+    problems = [
+        f"optimizer {index} holds {key} of another shape than its parameter, {tuple(shapes[number])}"
+        for number, entry in entries.items()
+        for key, value in entry.items()
+        if key in _MOMENTS and value is not None and getattr(value, "shape", None) != shapes[number]
+    ]
+    moments = {key for entry in entries.values() for key in entry if key in _MOMENTS}
+    problems += [
+        f"optimizer {index} lacks {key} of parameter {number}"
+        for number, entry in entries.items()
+        for key in sorted(moments - entry.keys())
+    ]
+    for live, group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        problems += [
+            f"optimizer {index} lacks {key}" for key in _SETTINGS if key in live and key not in group
+        ]
+    return problems
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
+_SETTINGS = ("lr", "betas", "momentum", "eps", "weight_decay", "alpha", "rho")
 
 
 def _unsaved_buffers(state: TrainingState) -> list[tuple[str, torch.nn.Module, str]]:

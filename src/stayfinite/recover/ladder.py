@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
 from stayfinite.recover.policy import Action, Policy
@@ -41,24 +42,44 @@ class Counters:
             setattr(self, name, saved.get(name, 0))
 
 
+_THE_ONLY_ONE = (0,)
+
+
 class Ladder:
-    """One failure up, one success back to the ground."""
+    """One failure up, one success back to the ground.
+
+    It counts decisions. A decision is about some of the run's optimizers (`who`, by their number): one that goes well
+    says nothing about the others.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.counters = Counters()
-        self.failures_in_a_row = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Another run goes on here (a restore): what failed before says nothing about it."""
+        self._in_a_row: dict[int, int] = {}
         self.spikes_in_a_row = 0
         self.left_out_in_a_row = 0
-        self._recent: deque[bool] = deque(maxlen=policy.min_applied_window)
+        self._recent: deque[bool] = deque(maxlen=self.policy.min_applied_window)
 
-    def success(self, *, whole: bool = True) -> None:
+    def failures_of(self, who: Collection[int] = _THE_ONLY_ONE) -> int:
+        """How often in a row decisions about these optimizers have failed."""
+        return max((self._in_a_row.get(number, 0) for number in who), default=0)
+
+    @property
+    def failures_in_a_row(self) -> int:
+        """The longest row of any optimizer."""
+        return max(self._in_a_row.values(), default=0)
+
+    def success(self, who: Collection[int] = _THE_ONLY_ONE, *, whole: bool = True) -> None:
         """A step was applied; `whole`: with all of its loss."""
         if whole:
             self.left_out_in_a_row = 0
         self.counters.steps += 1
         self.counters.applied += 1
-        self.failures_in_a_row = 0
+        self._in_a_row.update(dict.fromkeys(who, 0))
         self.spikes_in_a_row = 0
         self._recent.append(True)
 
@@ -78,18 +99,19 @@ class Ladder:
         self.counters.backoffs += 1
         self._recent.append(True)
 
-    def failure(self, *, state_is_bad: bool, is_spike: bool) -> Action:
+    def failure(self, who: Collection[int] = _THE_ONLY_ONE, *, state_is_bad: bool, is_spike: bool) -> Action:
         """Count a refused step and say what to do about it."""
         self.counters.steps += 1
         self.counters.skipped += 1
-        self.failures_in_a_row += 1
+        for number in who:
+            self._in_a_row[number] = self._in_a_row.get(number, 0) + 1
         self.spikes_in_a_row = self.spikes_in_a_row + 1 if is_spike else 0
         self.counters.spikes += is_spike
         self._recent.append(False)
         if self.applied_too_few:
             return "stop"
         return self.policy.decide(
-            self.failures_in_a_row,
+            self.failures_of(who),
             self.counters.lowerings,
             self.counters.rollbacks,
             state_is_bad=state_is_bad,

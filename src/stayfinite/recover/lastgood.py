@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Tensor
+
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import StateCopy
@@ -28,6 +32,10 @@ class LastGood:
             raise RuntimeError("there is no good copy of the training state to go back to")
         self._copy.restore()
         return self.step
+
+    def put_back(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Put single tensors back; gives those that cannot be."""
+        return self._copy.put_back(tensors) if self.available else list(tensors)
 
     def forget(self) -> None:
         """What it holds is of another run than the one that goes on."""

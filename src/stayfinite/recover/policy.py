@@ -86,9 +86,8 @@ class Policy:
         """
         if failures_in_a_row >= self.stop_after:
             return "stop"
-        if state_is_bad:
-            return "rollback" if rollbacks < self.max_rollbacks else "stop"
-        if self.rollback_after is not None and failures_in_a_row == self.rollback_after:
+        never = self.rollback_after is None and not self.max_rollbacks
+        if (state_is_bad and not never) or failures_in_a_row == self.rollback_after:
             return "rollback" if rollbacks < self.max_rollbacks else "stop"
         if (
             self.lower_lr_after is not None

@@ -14,11 +14,17 @@ Batch = TypeVar("Batch")
 
 
 class DataPosition:
-    """Counts epochs and batches; remembers the random state an epoch began with, which fixes its order."""
+    """Counts epochs and batches; remembers the random state an epoch began with, which fixes its order.
+
+    A batch that was handed out and not trained on yet (`waiting`) is not counted: a run that is resumed from here
+    fetches it again, from the random state before it was fetched.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.batch = 0
+        self.waiting = False
+        self._before_fetch: RngState | None = None
         self._loader: Any = None
         self._epoch_order: dict[str, Any] | None = None
         self._resume: dict[str, Any] | None = None
@@ -29,35 +35,47 @@ class DataPosition:
         self._loader = loader
         done = resume["batch"] if resume is not None else 0
         now = RngState.capture()
-        if done and resume is not None:
+        if resume is not None and resume["epoch_order"] is not None:
             _set_order(resume["epoch_order"], loader)
         elif resume is not None:  # between two epochs; nothing but us restores the loader's own generators
             _set_generators(resume["generators"], loader)
         self._epoch_order = _get_order(loader)
         iterator = iter(loader)
-        if done:
+        if resume is not None and resume["epoch_order"] is not None:
             for _ in itertools.islice(iterator, done):
                 pass
             now.restore()
         self.batch = done
-        for batch in iterator:
-            self.batch += 1
+        while True:
+            self._before_fetch = RngState.capture()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                break
+            self.batch, self.waiting = self.batch + 1, True
             yield batch
+            self.waiting = False
         self.epoch += 1
         self.batch = 0
         self._epoch_order = None
 
+    def rng(self) -> RngState:
+        """The random state to go on from: now, or before the batch was fetched that waits to be trained on."""
+        before = self._before_fetch if self.waiting else None
+        return before or RngState.capture()
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
-            "batch": self.batch,
+            "batch": self.batch - int(self.waiting),
             "epoch_order": self._epoch_order,
             "generators": [generator.get_state() for generator in _generators(self._loader)],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.epoch, self.batch = saved["epoch"], saved["batch"]
-        self._resume = saved
+        known = {key: saved[key] for key in ("epoch", "batch", "epoch_order", "generators")}
+        self.epoch, self.batch, self.waiting = int(known["epoch"]), int(known["batch"]), False
+        self._resume = known
 
 
 def _get_order(loader: Any) -> dict[str, Any]:

@@ -57,7 +57,9 @@ class Recovery:
         self.last_good.applied = (
             counters.applied
         )  # going back once more loses only what is applied from here on
-        if counters.lowerings < self._policy.max_lowerings:
+        if (
+            self._policy.max_lowerings
+        ):  # the same state at the same learning rate would end in the same failure
             counters.lowerings += 1
         again = counters.lowerings - self.last_good.lowerings
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by**again)

@@ -20,7 +20,11 @@ def _device_modules() -> list[tuple[str, Any]]:
     return found
 
 
-@dataclass(slots=True)
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+@dataclass(slots=True, eq=False)
 class RngState:
     """A moment of all generators. `restore` goes back to it."""
 
@@ -41,6 +45,22 @@ class RngState:
             torch_cpu=torch.get_rng_state(),
             numpy=numpy.get_state(legacy=False) if numpy is not None else None,
             devices=devices,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RngState) and self._plain() == other._plain()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _plain(self) -> tuple[Any, ...]:
+        numpy = self.numpy
+        return (
+            self.python,
+            self.torch_cpu.tolist(),
+            None
+            if numpy is None
+            else repr({**numpy, "state": {k: _listed(v) for k, v in numpy["state"].items()}}),
+            {name: [state.tolist() for state in states] for name, states in self.devices.items()},
         )
 
     def restore(self) -> None:

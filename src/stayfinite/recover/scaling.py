@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ class Scaling:
         self._scaler = scaler
         self.floor = floor
         self._before_refusal: tuple[dict[str, Any], bool] | None = None
+        self._last_finite: float | None = None
 
     @property
     def on(self) -> bool:
@@ -44,6 +46,20 @@ class Scaling:
         stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
         return bool(stage.name != "READY")
 
+    def mark_overflow(self, optimizers: Sequence[Optimizer]) -> None:
+        """Gradients beside those of these optimizers overflowed: `update` must halve the scale for them."""
+        if self.on:
+            for optimizer in optimizers:
+                found = self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+                for flag in found.values():
+                    flag.fill_(1.0)
+
+    def abandon(self, optimizers: Sequence[Optimizer]) -> None:
+        """A step broke off: what was unscaled for it is forgotten, so that the next one can begin."""
+        if self.on:
+            for optimizer in optimizers:
+                self._scaler._per_optimizer_states.pop(id(optimizer), None)
+
     def update(self) -> None:
         if self.on:
             self._scaler.update()
@@ -55,7 +71,37 @@ class Scaling:
     def is_ordinary_backoff(self, scale: float | None) -> bool:
         """An overflow after which the halved scale is still above the floor: the scaler's own business."""
         lower = self.after_overflow(scale)
-        return lower is not None and lower >= self.floor
+        return lower is not None and self.floor <= lower < math.inf
+
+    def saw(self, scale: float | None) -> None:
+        """The scale of a step; the last one that was a number is what a broken one is repaired with."""
+        if scale is not None and 0 < scale < math.inf:
+            self._last_finite = scale
+
+    def repair(self) -> str | None:
+        """A scale of NaN, Inf or nothing makes every gradient bad and never recovers: put a good one in its place.
+
+        Gives a sentence if it did.
+        """
+        if not self.on:
+            return None
+        scale = float(self._scaler.get_scale())
+        if 0 < scale < math.inf:
+            return None
+        good = max(self.floor, self._last_finite or self.floor)
+        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": good, "_growth_tracker": 0})
+        return f"the loss scale was {scale}; it is {good:g} again"
+
+    def on_device(self) -> list[Tensor]:
+        """Scale and growth as they are, without asking the host."""
+        if not self.on or self._scaler._scale is None:
+            return []
+        return [self._scaler._scale.clone(), self._scaler._growth_tracker.clone()]
+
+    def put_back(self, before: list[Tensor]) -> None:
+        if before:
+            self._scaler._scale.copy_(before[0])
+            self._scaler._growth_tracker.copy_(before[1])
 
     def hold_floor(self) -> None:
         """Lift a scale that has fallen through its floor."""
@@ -73,7 +119,7 @@ class Scaling:
         if not self.on or self._before_refusal is None:
             return
         (before, overflow), self._before_refusal = self._before_refusal, None
-        if not overflow:
+        if not overflow and 0 < before["scale"] < math.inf:
             self._scaler.load_state_dict(before)
         else:
             self.hold_floor()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -55,6 +56,7 @@ class TrainingState:
         self.schedulers: list[Any] = as_list(schedulers)
         self.scaler = scaler
         self.averages: list[nn.Module] = as_list(ema)
+        self._averaged = [self._model_of(average, index) for index, average in enumerate(self.averages)]
         self.parameter_names = self._name_parameters()
         self._held: dict[tuple[int, ...], tuple[list[int], list[Tensor]]] = {}
 
@@ -87,6 +89,39 @@ class TrainingState:
             known = held, [p for p in self.parameter_names if id(p) in chosen]
             self._held[key] = known
         return known[1]
+
+    def schedulers_of(self, optimizers: Sequence[Optimizer]) -> list[Any]:
+        """The schedulers of these optimizers; one that does not say whose it is goes with any."""
+        return [
+            s for s in self.schedulers if (own := getattr(s, "optimizer", None)) is None or own in optimizers
+        ]
+
+    def averages_of(self, optimizers: Sequence[Optimizer]) -> list[tuple[nn.Module, nn.Module]]:
+        """(average, model) of every model that these optimizers train."""
+        held = {
+            id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
+        }
+        return [
+            (average, model)
+            for average, model in zip(self.averages, self._averaged, strict=True)
+            if len(self.models) == 1 or any(id(p) in held for p in model.parameters())
+        ]
+
+    def _model_of(self, average: nn.Module, index: int) -> nn.Module:
+        """The model whose average this is: the one of its shapes and, when it was made, of its values."""
+        models = list(self.models.values())
+        if len(models) == 1:
+            return models[0]
+        inner = getattr(average, "module", None)
+        mine = list((inner if isinstance(inner, nn.Module) else average).parameters())
+        alike = (
+            [m for m in models if [p.shape for p in m.parameters()] == [p.shape for p in mine]]
+            if mine
+            else []
+        )
+        same = [m for m in alike if all(torch.equal(a, b) for a, b in zip(m.parameters(), mine, strict=True))]
+        in_order = [models[index]] if index < len(models) and models[index] in (alike or models) else []
+        return (same if len(same) == 1 else in_order or same or alike or models)[0]
 
     def buffer_slots(self) -> Iterator[tuple[str, nn.Module, str]]:
         """(name, owner, key) of every buffer of the models, persistent or not."""

@@ -48,7 +48,7 @@ class StateCopy:
         self._structure = [self._outline(optimizer) for optimizer in self._optimizers()]
         if self._only is None:
             self._slots = [(owner, key, owner._buffers[key]) for _, owner, key in self._state.buffer_slots()]
-        self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._state.schedulers]
+            self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._state.schedulers]
         self.valid = True
 
     def restore(self) -> None:
@@ -70,8 +70,16 @@ class StateCopy:
                 for key in [key for key in group if key != "params" and key not in saved]:
                     del group[key]
                 put_back_group(group, saved)
-        for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=True):
+        for scheduler, saved in zip(self._state.schedulers, self._schedulers, strict=self._only is None):
             scheduler.load_state_dict(copy.deepcopy(saved))
+
+    def put_back(self, wanted: Sequence[Tensor]) -> list[Tensor]:
+        """Put only these tensors back; gives those that the copy does not hold."""
+        pairs = [self._store.get(id(tensor)) for tensor in wanted] if self.valid else [None] * len(wanted)
+        known = [pair for pair in pairs if pair is not None]
+        with torch.no_grad():
+            copy_all([live for live, _ in known], [mine for _, mine in known])
+        return [tensor for tensor, pair in zip(wanted, pairs, strict=True) if pair is None]
 
     def _optimizers(self) -> Sequence[Optimizer]:
         return self._state.optimizers if self._only is None else self._only

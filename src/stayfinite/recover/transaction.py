@@ -44,6 +44,7 @@ class Transaction:
         self._holders: list[dict[str, Tensor | None]] = []
         self._begun = 0
         self._before_update: dict[tuple[int, ...], StateCopy] = {}
+        self._of_batch: list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]] = []
         self.rng: RngState | None = None
         self.open = False
 
@@ -58,9 +59,15 @@ class Transaction:
             modules = (module for model in self._state.models.values() for module in model.modules())
             self._holders = [module._buffers for module in modules]
         self._begun += 1
+        self._of_batch = []
         self.rng = RngState.capture()
         self._save_buffers()
         self.open = True
+
+    @property
+    def has_new_buffers(self) -> bool:
+        """Buffers that were not there when the step began."""
+        return self._count() != len(self._slots)
 
     def _count(self) -> int:
         """How many buffers there are now."""
@@ -100,6 +107,10 @@ class Transaction:
         """Put parameters and optimizer state back as `copy_before_update` found them."""
         self._before_update[tuple(id(optimizer) for optimizer in optimizers)].restore()
 
+    def drop_copy(self, optimizers: Sequence[Optimizer]) -> None:
+        """That copy was for once: give its memory back."""
+        self._before_update.pop(tuple(id(optimizer) for optimizer in optimizers), None)
+
     def undo(self, restore_rng: bool) -> None:
         """Put the buffers, and if asked the random generators, back as `begin` found them."""
         live: list[Tensor] = []
@@ -128,14 +139,36 @@ class Transaction:
             for key in [key for key in holder if (id(holder), key) not in known]:
                 del holder[key]
 
+    def mark_batch(self) -> None:
+        """Another micro-batch of the same update begins: what it does to buffers can be undone alone."""
+        self._of_batch = [
+            (slot.owner._buffers, slot.key, tensor, tensor.detach().clone())
+            for slot in self._slots
+            if (tensor := slot.owner._buffers.get(slot.key)) is not None and can_change(tensor)
+        ]
+
+    def undo_last_batch(self) -> None:
+        """Put the buffers back as the last micro-batch found them."""
+        if not self._of_batch:
+            self.undo(restore_rng=False)
+            return
+        for holder, key, tensor, _ in self._of_batch:
+            holder[key] = tensor
+        with torch.no_grad():
+            copy_all([tensor for _, _, tensor, _ in self._of_batch], [saved for *_, saved in self._of_batch])
+
     def undo_where(self, bad: Tensor) -> None:
         """The same for buffers without asking the host: keeps each buffer unless `bad` is true on its device."""
         with torch.no_grad():
             for slot in self._slots:
-                if slot.tensor is not None and slot.saved is not None:
-                    changed = slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version
-                    if changed:
-                        slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+                if slot.tensor is None or slot.saved is None:
+                    continue
+                now = slot.owner._buffers.get(slot.key)
+                if now is not slot.tensor and now is not None and now.shape == slot.saved.shape:
+                    # the forward pass put a new tensor in its place
+                    slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)
+                elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
+                    slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
 
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""

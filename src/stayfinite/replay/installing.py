@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from stayfinite.hooks import listen
 from stayfinite.replay.measure import PLAIN_TENSORS
 
 
@@ -35,19 +36,12 @@ def fast_paths_stay() -> Callable[[], object]:
     The other path rounds differently, so a traced evaluation would not give the numbers of a plain one. Until
     the returned function is called, they are told only of tensors and modes that are not the tracer's.
     """
-    asks = torch.overrides.has_torch_function
 
-    def has_torch_function(args: Iterable[Any]) -> bool:
+    def asked(asks: Callable[[Iterable[Any]], bool], args: Iterable[Any]) -> bool:
         others = torch._C._len_torch_function_stack() > 1
         return (others or any(type(a) not in PLAIN_TENSORS for a in args)) and asks(args)
 
-    torch.overrides.has_torch_function = has_torch_function
-
-    def undo() -> None:
-        if torch.overrides.has_torch_function is has_torch_function:
-            torch.overrides.has_torch_function = asks
-
-    return undo
+    return listen("fast_path", asked).stop
 
 
 def compiled_code_runs_eagerly() -> Callable[[], object]:

@@ -16,10 +16,10 @@ _PATIENCE = 1.0
 class BytesProgress:
     """Counts bytes from any thread; appears after a second, and only on a terminal."""
 
-    def __init__(self, total: int, *, quiet: bool = False, label: str = "scanning") -> None:
+    def __init__(self, total: int, *, quiet: bool = False, what: str = "scanning") -> None:
+        self._what = what
         self._total = total
         self._quiet = quiet
-        self._label = label
         self._lock = threading.Lock()
         self._done = 0
         self._start = time.monotonic()
@@ -44,7 +44,7 @@ class BytesProgress:
                 return
             if self._bar is None:
                 self._bar = self._make()
-                self._task = self._bar.add_task(self._label, total=self._total, speed="")
+                self._task = self._bar.add_task(self._what, total=self._total, speed="")
             if self._task is not None:
                 speed = f"{self._done / seconds / 1e9:.2f} GB/s"
                 self._bar.update(self._task, completed=min(self._done, self._total), speed=speed)

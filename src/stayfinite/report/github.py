@@ -20,6 +20,8 @@ def _line(finding: Finding) -> str:
         options["file"] = finding.file
     if finding.line is not None:
         options["line"] = str(finding.line)
+    if finding.column is not None:
+        options["col"] = str(finding.column)
     listed = ",".join(f"{key}={_option(value)}" for key, value in options.items())
     return (
         f"::{_COMMAND[finding.severity]} {listed}::{_text(f'{finding.message}. What to do: {finding.fix}')}"

@@ -42,13 +42,15 @@ def lines(incident: Incident) -> Iterator[Text]:
     """The report, line by line."""
     errors = any(finding.severity.value == "error" for finding in incident.findings)
     what = arrived(incident.trigger, incident.phase)
-    again = "" if incident.reproduced else ", not seen again in a second run"
+    again = ", not seen again in a second run" if incident.reproduced is False else ""
     yield Text(
         f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
         style="bold red" if errors else "bold",
     )
     if incident.birth is not None:
         yield from _birth(incident.birth)
+    elif incident.not_located:
+        yield Text(f"Where    not located: {incident.not_located}")
     if incident.path:
         yield Text("Way      " + _way(incident.path))
     yield from _watched(incident.observed)

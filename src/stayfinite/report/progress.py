@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import Any
@@ -13,6 +14,10 @@ from rich.text import Text
 from stayfinite.findings import Incident, Json, as_float
 from stayfinite.report.incident import lines
 
+_LOG = logging.getLogger("stayfinite")
+_LOG.addHandler(
+    logging.NullHandler()
+)  # said on the terminal already; who configures logging gets it there too
 _REDRAW_SECONDS = 0.1
 _PLAIN_LINE_SECONDS = 15.0
 
@@ -46,6 +51,7 @@ class Progress:
 
     def event(self, text: str) -> None:
         """Something a person must know; said even between two progress lines."""
+        _LOG.warning(text)
         if not self._quiet:
             self._console.print(Text(f"stayfinite: {text}"))
 

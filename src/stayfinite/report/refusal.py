@@ -15,6 +15,10 @@ def sentence(step: RefusedStep) -> str:
     kept = (*step.parameters, *step.moments, *step.buffers, *step.averages)
     if step.bad_update:
         return f"the optimizer's update made {_tensors(kept)} non-finite and was undone"
+    if step.settings:
+        return f"{step.settings[0]}, so no update was made with it"
+    if step.trigger == "parameter" and not kept and step.scale is not None:
+        return f"the loss scale is {step.scale}"
     if step.trigger == "parameter":
         return f"kept state is not finite: {_tensors(kept)}"
     if step.trigger == "spike":
@@ -25,7 +29,7 @@ def sentence(step: RefusedStep) -> str:
         return f"the loss is {step.loss}{_components(step)}{where}{_batch(step)}"
     if step.norm_overflowed:
         return f"the gradient norm overflowed although every gradient is finite{where}"
-    return f"the gradient is not finite{where}: {_listed(step.gradients)}{_batch(step)}"
+    return f"the gradient is not finite{where}: {listed(step.gradients)}{_batch(step)}"
 
 
 def cause_and_fix(incident: Incident | None) -> str:
@@ -38,7 +42,7 @@ def cause_and_fix(incident: Incident | None) -> str:
 
 
 def _components(step: RefusedStep) -> str:
-    return f" (component {_listed(list(step.components))})" if step.components else ""
+    return f" (component {listed(list(step.components))})" if step.components else ""
 
 
 def _batch(step: RefusedStep) -> str:
@@ -49,10 +53,11 @@ def _batch(step: RefusedStep) -> str:
 
 
 def _tensors(tensors: Sequence[TensorSummary]) -> str:
-    return _listed([tensor.name for tensor in tensors])
+    return listed([tensor.name for tensor in tensors])
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first three, and how many more."""
     if not names:
         return "unknown"
     shown = ", ".join(names[:3])

@@ -53,7 +53,10 @@ def _result(finding: Finding, index: int) -> Json:
     if finding.file is not None:
         place: dict[str, Json] = {"artifactLocation": {"uri": _uri(finding.file)}}
         if finding.line is not None:
-            place["region"] = {"startLine": max(finding.line, 1)}
+            region: dict[str, Json] = {"startLine": max(finding.line, 1)}
+            if finding.column is not None:
+                region["startColumn"] = max(finding.column, 1)
+            place["region"] = region
         result["locations"] = [{"physicalLocation": place}]
     return result
 

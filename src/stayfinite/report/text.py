@@ -43,7 +43,8 @@ def lines(findings: Sequence[Finding], *, everything: bool = False, room: int | 
 def _group(shown: Sequence[Finding], left: int) -> list[Text]:
     made: list[Text] = []
     for finding in shown:
-        place = f"{finding.file}:{finding.line}: " if finding.file and finding.line else ""
+        column = f":{finding.column}" if finding.column else ""
+        place = f"{finding.file}:{finding.line}{column}: " if finding.file and finding.line else ""
         line = Text("  ")
         line.append(f"{finding.severity.value:<8}", style=_STYLE[finding.severity])
         line.append(f"{finding.code} ", style="bold")

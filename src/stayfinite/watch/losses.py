@@ -21,6 +21,13 @@ class Loss:
     summed: bool = False  # the total is the sum of the components, so one of them can be left out
 
 
+def split_aux(value: Any) -> tuple[Any, Any]:
+    """A step function may give (loss, whatever else its caller wants to see)."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], (Tensor, Mapping)):
+        return value
+    return value, None
+
+
 def as_loss(value: Any, leave_out: Collection[str] = ()) -> Loss:
     """Read the step function's result. A dict's entry "loss" or "total" is trained, else the sum of all
     (but for those to be left out)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.setup import Group, HeldTensor, OptimizerSetup, Setup
+from stayfinite.hooks import listen
 from stayfinite.watch.finite import peak, summarize
 
 ABSURD = 1e30
@@ -89,20 +90,16 @@ def watch_autocast(device: str, seen: set[str]) -> Iterator[None]:
 
     Listens to autocast itself: hooks on modules would make torch.compile warn and compile again.
     """
-    enter = torch.autocast.__enter__
 
     def note(where: str) -> None:
         if torch.is_autocast_enabled(where):
             seen.add(str(torch.get_autocast_dtype(where)).removeprefix("torch."))
 
-    def noting_enter(self: Any) -> Any:
-        result = enter(self)  # type: ignore[no-untyped-call]
-        note(self.device)
+    def entering(enter: Any, region: Any) -> Any:
+        result = enter(region)
+        note(region.device)
         return result
 
     note(device)
-    torch.autocast.__enter__ = noting_enter  # type: ignore[method-assign]
-    try:
+    with listen("autocast", entering):
         yield
-    finally:
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]

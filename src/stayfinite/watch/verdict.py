@@ -22,7 +22,6 @@ class Verdict:
     grad_norm: float
     scale: float | None
     update_ratio: float | None
-    state_peak: float | None
     own_loss: float | None  # of this rank
     bad_rank: int | None = None  # None with one rank, or if gradients that were averaged do not tell which
     bad_loss: float | None = None  # the loss of that rank
@@ -38,8 +37,8 @@ class Verdict:
         return math.isfinite(self.grad_norm)
 
     @property
-    def state_is_finite(self) -> bool:
-        return self.state_peak is None or math.isfinite(self.state_peak)
+    def scale_is_finite(self) -> bool:
+        return self.scale is None or math.isfinite(self.scale)
 
 
 class Numbers:
@@ -55,13 +54,12 @@ class Numbers:
         norm: Tensor,
         scale: Tensor | None,
         update_ratio: Tensor | None,
-        state_peak: Tensor | None,
         observed: Mapping[str, tuple[Tensor, Tensor]],
         gather: Callable[[Tensor], Tensor] | None,
     ) -> None:
         self._fetch: Fetch | None = None
         self._names = list(losses[0].components) if losses else []
-        optional = {"scale": scale, "update_ratio": update_ratio, "state_peak": state_peak}
+        optional = {"scale": scale, "update_ratio": update_ratio}
         self._extra = [name for name, value in optional.items() if value is not None]
         self._observed = list(observed)
         scalars = [norm, *(value for value in optional.values() if value is not None)]
@@ -71,7 +69,7 @@ class Numbers:
             scalars.append(loss.total)
             scalars.extend(loss.components.get(name, loss.total) for name in self._names)
         self._own = pack(scalars)
-        self._shared = gather(_row(norm, update_ratio, state_peak, losses)) if gather is not None else None
+        self._shared = gather(_row(norm, update_ratio, losses)) if gather is not None else None
 
     def bad(self) -> Tensor:
         """1.0 if the norm or a loss of any rank is not finite, decided on the device."""
@@ -123,7 +121,6 @@ class Numbers:
             grad_norm=_worst(norms),
             scale=extra.get("scale"),
             update_ratio=worst("update_ratio", _RATIO),
-            state_peak=worst("state_peak", _PEAK),
             own_loss=mean(0),
             bad_rank=bad_rank,
             bad_loss=losses[bad_rank] if bad_rank is not None else None,
@@ -132,19 +129,19 @@ class Numbers:
         )
 
 
-_NORM, _RATIO, _PEAK, _LOSS, _SEEN = range(5)
-_WIDTH = 5
+_NORM, _RATIO, _LOSS, _SEEN = range(4)
+_WIDTH = 4
 
 
 @torch.no_grad()
-def _row(norm: Tensor, ratio: Tensor | None, peak: Tensor | None, losses: Sequence[Loss]) -> Tensor:
-    """What a rank tells the others: always five numbers, always of the same dtype."""
+def _row(norm: Tensor, ratio: Tensor | None, losses: Sequence[Loss]) -> Tensor:
+    """What a rank tells the others: always four numbers, always of the same dtype."""
     dtype = torch.float32 if norm.device.type == "mps" else torch.float64  # mps knows no float64
     nothing = torch.zeros((), device=norm.device)
     totals = [loss.total.detach().to(norm.device, dtype) for loss in losses]
     loss = torch.stack(totals).mean() if totals else nothing
     seen = torch.full((), float(len(losses)), device=norm.device)
-    parts = (norm, nothing if ratio is None else ratio, nothing if peak is None else peak, loss, seen)
+    parts = (norm, nothing if ratio is None else ratio, loss, seen)
     return torch.stack([part.detach().to(norm.device, dtype) for part in parts])
 
 

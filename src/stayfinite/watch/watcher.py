@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from stayfinite.watch import spikes
-from stayfinite.watch.finite import peak
 from stayfinite.watch.losses import Loss
 from stayfinite.watch.observed import ranges
 from stayfinite.watch.sentinel import Reading, read
 from stayfinite.watch.updates import UpdateSampler
 from stayfinite.watch.verdict import Numbers, Verdict
 
-Trouble = Literal["state", "loss", "gradient", "update", "spike"]
+Trouble = Literal["setting", "scale", "loss", "gradient", "update", "spike"]
 _FACTORS = {"loss": 1.5, "gradient norm": 4.0, "update": 10.0}
 """By how much each quantity must jump to be called a spike at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A step function and its arguments, and what its free names stood for when it was called."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    names: dict[str, Any]
+
+    def __call__(self) -> Any:
+        return self.fn(*self.args)
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], args: tuple[Any, ...]) -> Call:
+        return cls(fn, args, _names_used(fn))
+
+    def changed_names(self) -> list[str]:
+        """Names that stand for other tensors now: called again, the function would compute something else."""
+        now = _names_used(self.fn)
+        return [name for name, was in self.names.items() if now.get(name) is not was and _holds_tensors(was)]
+
+
+def _names_used(fn: Callable[..., Any]) -> dict[str, Any]:
+    function = getattr(fn, "__func__", fn)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    names = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a cell that is still empty
+            names[name] = cell.cell_contents
+    return names
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
 
 
 @dataclass(slots=True)
@@ -29,9 +67,7 @@ class Window:
     started: float = field(default_factory=time.perf_counter)
     losses: list[Loss] = field(default_factory=list)
     batches: list[Any] = field(default_factory=list)
-    functions: list[Callable[[], Any]] = field(
-        default_factory=list
-    )  # that made the losses, to be called again
+    calls: list[Call] = field(default_factory=list)  # that made the losses, to be made again
     observed: dict[str, Tensor] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # components this update does without
     reading: Reading | None = None
@@ -45,7 +81,6 @@ class Watcher:
         self._sampler = UpdateSampler(list(names))
         self._spikes = {name: spikes.SpikeState(factor) for name, factor in _FACTORS.items()}
         self._update_ratio: Tensor | None = None
-        self._state_peak: Tensor | None = None
 
     def read(self, parameters: Sequence[Tensor]) -> Reading:
         return read(parameters, self._names)
@@ -53,16 +88,15 @@ class Watcher:
     def numbers(
         self,
         window: Window,
-        reading: Reading,
+        losses: Sequence[Loss],
+        norm: Tensor,
         scale: Tensor | None,
         gather: Callable[[Tensor], Tensor] | None,
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
         observed = ranges(window.observed) if window.observed else {}
-        numbers = Numbers(
-            window.losses, reading.total, scale, self._update_ratio, self._state_peak, observed, gather
-        )
-        self._update_ratio = self._state_peak = None
+        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather)
+        self._update_ratio = None
         return numbers
 
     def measure(self, update: Callable[[], Any]) -> None:
@@ -71,15 +105,11 @@ class Watcher:
         update()
         self._update_ratio = self._sampler.after()
 
-    def check_state(self, tensors: Iterable[Tensor]) -> None:
-        """Look at all state; the answer comes to the host with the next step's numbers."""
-        self._state_peak = peak(tensors)
-
     @staticmethod
     def trouble(verdict: Verdict) -> Trouble | None:
         """What of the step is not finite."""
-        if not verdict.state_is_finite:
-            return "state"
+        if not verdict.scale_is_finite:
+            return "scale"
         if not verdict.loss_is_finite:
             return "loss"
         return None if verdict.norm_is_finite else "gradient"
@@ -101,7 +131,7 @@ class Watcher:
     def forget(self) -> None:
         """The run has jumped (a rollback, a new level): what was normal no longer is."""
         self._spikes = {name: spikes.forget(state) for name, state in self._spikes.items()}
-        self._update_ratio = self._state_peak = None
+        self._update_ratio = None
 
 
 def _values(verdict: Verdict) -> dict[str, float]:

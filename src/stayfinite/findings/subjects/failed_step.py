@@ -75,7 +75,7 @@ class FailedStep:
     path: tuple[PathStep, ...] = ()  # from births[0] to the sink
     benign: tuple[TracedBirth, ...] = ()  # bad values that did not reach the sink, without saved/float32
     failure: Failure | None = None
-    reproduced: bool = True
+    reproduced: bool | None = True  # None: no replay came to this step
     handled: bool = False
     complete: bool = False  # the run is over: silent failures may be judged
     history: tuple[StepRecord, ...] = ()  # the last steps, oldest first, at most 64; the failing one is last

@@ -34,6 +34,9 @@ class RefusedStep:
     moments: tuple[TensorSummary, ...] = ()
     averages: tuple[TensorSummary, ...] = ()
     bad_update: bool = False  # gradients were finite, the update made parameters or moments bad
+    settings: tuple[
+        str, ...
+    ] = ()  # learning rates and the like that are not finite, as "lr of group 0 of SGD is nan"
     scale: float | None = None
     scale_floor: float | None = None
     spikes: tuple[SpikeFacts, ...] = ()

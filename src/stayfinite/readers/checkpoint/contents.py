@@ -78,13 +78,17 @@ class TensorRef:
         """How many elements of the storage, from `start`, the tensor reaches over."""
         if 0 in self.shape:
             return 0
+        if len(self.shape) == 1:
+            return 1 + (self.shape[0] - 1) * self.stride[0]
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
 
     @property
     def contiguous(self) -> bool:
+        if len(self.shape) == 1 and self.stride == (1,):  # the ordinary case of the smallest tensors
+            return True
         expected = 1
         for size, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if size != 1 and step != expected and self.numel:
+            if size != 1 and step != expected and 0 not in self.shape:
                 return False
             expected *= size
         return True
@@ -103,7 +107,8 @@ class TensorRef:
             return f"its shape {self.shape} and strides {self.stride} do not belong together"
         if min(self.shape, default=0) < 0 or min(self.stride, default=0) < 0:
             return f"its shape {self.shape} or strides {self.stride} are negative"
-        needed = (self.start + self.extent) * self.item_size if self.extent else 0
+        extent = self.extent
+        needed = (self.start + extent) * self.item_size if extent else 0
         if needed > self.storage.nbytes:
             return f"its shape {self.shape} needs {needed} bytes and the file holds {self.storage.nbytes}"
         return None

@@ -16,11 +16,13 @@ from stayfinite.readers.checkpoint.contents import TensorRef
 from stayfinite.readers.checkpoint.half_range import available, half_range
 from stayfinite.readers.checkpoint.pieces import Piece, only_bytes, pieces, readable, repeats
 from stayfinite.readers.checkpoint.source import Unreadable
+from stayfinite.readers.checkpoint.tiny import TinyTensors, is_tiny
 
 if TYPE_CHECKING:
     import torch
 
 _UNIT = 64 << 20
+_MOST_TOGETHER = 512
 Measured = Statistics | str | None
 """Statistics; or why they could not be read; or None where the values mean nothing."""
 
@@ -54,7 +56,23 @@ def measure(
             return
         ranges.setdefault(index, []).extend(found)
 
-    _run(first_pass, units, jobs, stop)
+    def first_passes(batch: Sequence[tuple[int, int, int | None]]) -> None:
+        tiny, small = TinyTensors(), 0
+        for unit in batch:
+            if stop.is_set():
+                return
+            ref = refs[unit[0]]
+            if ref.numel and is_tiny(ref):
+                small += ref.numel * ref.item_size
+                try:
+                    ranges[unit[0]] = [tiny.bounds(ref)]
+                except (Unreadable, OSError) as trouble:
+                    results[unit[0]] = str(trouble)
+                continue
+            first_pass(unit)
+        advance(small)
+
+    _run(first_passes, _batches(units, refs), jobs, stop)
     again: list[int] = []
     for index, stats in enumerate(results):
         if isinstance(stats, Statistics) and index in ranges:
@@ -81,6 +99,24 @@ def _cuts(ref: TensorRef) -> Iterable[tuple[int, int | None]]:
     return [(begin, min(begin + step, ref.numel)) for begin in range(0, ref.numel, step)]
 
 
+def _batches(
+    units: Sequence[tuple[int, int, int | None]], refs: Sequence[TensorRef]
+) -> list[list[tuple[int, int, int | None]]]:
+    """Small tensors together: a task of the pool costs more than looking at a hundred of them."""
+    made: list[list[tuple[int, int, int | None]]] = [[]]
+    room = _UNIT
+    for unit in units:
+        index, begin, end = unit
+        ref = refs[index]
+        size = ((end if end is not None else ref.numel) - begin) * ref.item_size
+        if (size > room or len(made[-1]) >= _MOST_TOGETHER) and made[-1]:
+            made.append([])
+            room = _UNIT
+        made[-1].append(unit)
+        room -= max(size, 1)
+    return made
+
+
 def _run(task: Callable[[Any], None], items: Sequence[Any], jobs: int, stop: threading.Event) -> None:
     """In this thread for one job; else in a pool that Ctrl-C can end at once."""
     if jobs <= 1 or len(items) <= 1:
@@ -103,16 +139,19 @@ def _run(task: Callable[[Any], None], items: Sequence[Any], jobs: int, stop: thr
 def _range(piece: Piece, stop: threading.Event, advance: Callable[[int], None]) -> tuple[float, float]:
     if stop.is_set():
         raise Unreadable("the scan was stopped")
+    found = bounds(piece.values)
+    advance(piece.values.nbytes)
+    return found
+
+
+def bounds(values: torch.Tensor) -> tuple[float, float]:
+    """The lowest and highest value; both NaN, or one infinite, where not all of them are finite."""
     import torch
 
-    values = piece.values
     if values.dtype in (torch.bfloat16, torch.float16) and values.is_contiguous() and available():
-        found = half_range(values)
-    else:
-        low, high = torch.aminmax(comparable(values))
-        found = (low.item(), high.item())
-    advance(values.nbytes)
-    return found
+        return half_range(values)
+    low, high = torch.aminmax(comparable(values))
+    return low.item(), high.item()
 
 
 def comparable(values: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,10 @@ from stayfinite.readers.checkpoint.source import Unreadable
 
 # A pickle byte can cost about a hundred bytes of memory; four million values stay well under a gigabyte.
 _MOST_OPERATIONS = 4_000_000
+_OPERATIONS_OF_A_TENSOR = 64
 _SHORT_BYTES = 1 << 12
 _MARK = object()
+_STOP = ord(".")
 
 
 class GlobalName(str):
@@ -42,6 +44,7 @@ class PickleMachine:
         self.stream = stream
         self.globals: dict[str, int] = {}
         self.duplicates: list[str] = []
+        self._allowed = _MOST_OPERATIONS
         self._persistent = persistent
         self._call = call
         self._build = build
@@ -67,18 +70,59 @@ class PickleMachine:
         message = f"the key {keys[0]!r} is stored twice in one dictionary"
         return [Problem("duplicate", self.stream.source.name, message, {"keys": keys})]
 
+    def allow_tensor(self) -> None:
+        """A tensor whose bytes are really there pays for the instructions that describe it."""
+        self._allowed += _OPERATIONS_OF_A_TENSOR
+
     def _run(self) -> Any:
-        read, actions = self.stream.read, _ACTIONS
-        for _ in range(_MOST_OPERATIONS):
-            code = read(1)
-            if code == b".":
-                return self._stack.pop()
-            action = actions.get(code)
-            if action is None:
-                raise ValueError(f"unknown pickle instruction {code!r}")
-            action(self)
+        """The instructions that make up nearly all of a checkpoint are done here; the others have an action each."""
+        stream, stack, memo = self.stream, self._stack, self._memo
+        done = 0
+        while done < self._allowed:
+            done += 1
+            block, at = stream.block, stream.at
+            if at + 5 > len(block):  # near its end: by the careful way
+                code = stream.read(1)[0]
+                action = _ACTIONS.get(code)
+                if action is None:
+                    if code == _STOP:
+                        return stack.pop()
+                    raise ValueError(f"unknown pickle instruction {bytes([code])!r}")
+                action(self)
+                continue
+            code = block[at]
+            if code == 0x71:  # q: remember
+                memo[block[at + 1]] = stack[-1]
+                stream.at = at + 2
+            elif code == 0x72:  # r
+                memo[int.from_bytes(block[at + 1 : at + 5], "little")] = stack[-1]
+                stream.at = at + 5
+            elif code == 0x68:  # h: recall
+                stack.append(memo[block[at + 1]])
+                stream.at = at + 2
+            elif code == 0x6A:  # j
+                stack.append(memo[int.from_bytes(block[at + 1 : at + 5], "little")])
+                stream.at = at + 5
+            elif code == 0x4B:  # K: a small number
+                stack.append(block[at + 1])
+                stream.at = at + 2
+            elif code == 0x4D:  # M
+                stack.append(block[at + 1] | block[at + 2] << 8)
+                stream.at = at + 3
+            elif code == 0x28:  # (: a mark
+                stack.append(_MARK)
+                stream.at = at + 1
+            elif code == _STOP:
+                stream.at = at + 1
+                return stack.pop()
+            else:
+                stream.at = at + 1
+                action = _ACTIONS.get(code)
+                if action is None:
+                    raise ValueError(f"unknown pickle instruction {bytes([code])!r}")
+                action(self)
         raise Unreadable(
-            f"{self.stream.source.name}: the pickle has more than {_MOST_OPERATIONS} instructions; "
+            f"{self.stream.source.name}: the pickle has more than {done} instructions for the tensors it names; "
             "a checkpoint keeps its numbers in tensors, so this one is not read"
         )
 
@@ -88,13 +132,14 @@ class PickleMachine:
         self._stack.append(value)
 
     def _since_mark(self) -> list[Any]:
-        at = len(self._stack) - 1
-        while self._stack[at] is not _MARK:
+        stack = self._stack
+        at = len(stack) - 1
+        while stack[at] is not _MARK:
             at -= 1
             if at < 0:
                 raise IndexError("no mark on the stack")
-        values = self._stack[at + 1 :]
-        del self._stack[at:]
+        values = stack[at + 1 :]
+        del stack[at:]
         return values
 
     # Plain values
@@ -229,7 +274,7 @@ def key_of(value: Any) -> Any:
 
 
 _Action = Callable[[PickleMachine], object]
-_ACTIONS: dict[bytes, _Action] = {
+_BY_LETTER: dict[bytes, _Action] = {
     b"(": lambda m: m._push(_MARK),
     b"0": lambda m: m._stack.pop(),
     b"1": lambda m: m._since_mark(),
@@ -303,3 +348,4 @@ _ACTIONS: dict[bytes, _Action] = {
     b"\x83": lambda m: m._extension(2),
     b"\x84": lambda m: m._extension(4),
 }
+_ACTIONS: dict[int, _Action] = {letter[0]: action for letter, action in _BY_LETTER.items()}

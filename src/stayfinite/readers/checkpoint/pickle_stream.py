@@ -27,20 +27,21 @@ class PickleStream:
 
     def __init__(self, source: Source, start: int = 0) -> None:
         self.source = source
-        self._block = b""
+        self.block = b""
+        """What has been read ahead, and how far into it the cursor is; the machine looks into it directly."""
+        self.at = 0
         self._block_start = start
-        self._at = 0
 
     def tell(self) -> int:
-        return self._block_start + self._at
+        return self._block_start + self.at
 
     def seek(self, position: int) -> None:
-        self._block, self._block_start, self._at = b"", position, 0
+        self.block, self._block_start, self.at = b"", position, 0
 
     def read(self, count: int) -> bytes:
-        if self._at + count <= len(self._block):
-            piece = self._block[self._at : self._at + count]
-            self._at += count
+        if self.at + count <= len(self.block):
+            piece = self.block[self.at : self.at + count]
+            self.at += count
             return piece
         if count > _LONGEST_TEXT:
             raise Unreadable(f"{self.source.name}: a text of {count} bytes in the pickle is not plausible")
@@ -51,9 +52,9 @@ class PickleStream:
                 f"{self.source.name}: the pickle stops at byte {self.source.size} in the middle of a value; "
                 "the file is cut off or damaged"
             )
-        self._block = read_bytes(self.source, start, wanted)
-        self._block_start, self._at = start, count
-        return self._block[:count]
+        self.block = read_bytes(self.source, start, wanted)
+        self._block_start, self.at = start, count
+        return self.block[:count]
 
     def line(self, most: int = 1 << 16) -> bytes:
         """Up to the next newline, which is dropped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stayfinite.findings.subjects.checkpoint import Problem
 from stayfinite.readers.checkpoint.contents import Contents
 from stayfinite.readers.checkpoint.pickle_machine import PickleMachine
 from stayfinite.readers.checkpoint.pickle_stream import PickleStream
@@ -12,6 +13,7 @@ from stayfinite.readers.checkpoint.source import Source, Unreadable
 from stayfinite.readers.checkpoint.torch_legacy import load_nested
 
 NAME = "pickle"
+_TORCH_NAMES = (".pt", ".pth", ".ckpt")
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -28,5 +30,10 @@ def read(source: Source) -> Contents:
     meaning = Rebuilder(load_nested)
     machine = PickleMachine(PickleStream(source), persistent=nowhere, call=meaning.call, build=meaning.build)
     root = machine.load()
+    problems = machine.problems()
+    left = source.size - machine.stream.tell()
+    if left and source.name.endswith(_TORCH_NAMES):
+        message = f"after a pickle of {source.size - left} bytes come {left} others: no torch file, or a damaged one"
+        problems.append(Problem("damaged", source.name, message, {"left": left}))
     refused = {name: count for name, count in machine.globals.items() if not accepted(name)}
-    return Contents(NAME, root, machine.problems(), refused)
+    return Contents(NAME, root, problems, refused)

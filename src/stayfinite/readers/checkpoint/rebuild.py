@@ -6,8 +6,9 @@ Nothing is called. A name that is not known here gives an `Opaque`, and is liste
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +59,8 @@ _NUMPY_DTYPE = {
     "b1": "bool",
 }
 
+_LARGEST = 1 << 62
+_OWN = ("torch.", "torch._", "numpy.")
 _DICTS = ("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.dict")
 
 # Accepted by torch.load(weights_only=True); all others are named to the user.
@@ -69,6 +72,26 @@ _ACCEPTED = re.compile(
     r"|torch\._utils\._rebuild_(tensor|tensor_v2|tensor_v3|parameter|parameter_with_state|sparse_tensor|qtensor"
     r"|meta_tensor_no_storage|nested_tensor|wrapper_subclass|device_tensor_from_numpy|device_tensor_from_cpu_tensor)"
 )
+
+
+_USUAL = (
+    "collections.OrderedDict",
+    "collections.defaultdict",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_sparse_tensor",
+    "torch.serialization._get_layout",
+    *(f"torch.{name}" for name in STORAGE_DTYPE),
+)
+
+
+def misspelt(names: Iterable[str]) -> list[str]:
+    """Names that nothing has, but that almost are ones every torch file uses: bytes of the pickle were changed."""
+    return [
+        name
+        for name in names
+        if not accepted(name) and difflib.get_close_matches(name, _USUAL, 1, cutoff=0.9)
+    ]
 
 
 def accepted(name: str) -> bool:
@@ -84,6 +107,8 @@ class Rebuilder:
     ) -> None:
         self._load_bytes = load_bytes
         self._swapped = swapped
+        self.lost: list[str] = []
+        """Tensors that the file names and that nobody can make out of what it says."""
 
     def call(self, function: Any, args: tuple[Any, ...]) -> Any:
         """What a call in the pickle stands for."""
@@ -103,6 +128,10 @@ class Rebuilder:
                 return made
         if name in ("copyreg._reconstructor", "copy_reg._reconstructor") and args:
             return Opaque(str(args[0]))
+        if args and isinstance(args[0], Storage) and name.startswith(_OWN):
+            self.lost.append(
+                f"a tensor is to be made by {name!r} of {_shown(args[1:])}, which is not possible"
+            )
         return Opaque(name, args)
 
     def build(self, target: Any, state: Any) -> Any:
@@ -125,12 +154,22 @@ class Rebuilder:
         if len(args) < 4:
             return None
         storage, start, shape, stride = args[:4]
-        if not isinstance(storage, Storage) or not _sizes(shape) or not _sizes(stride) or not _size(start):
+        if not isinstance(storage, Storage):
             return None
+        if not _sizes(shape) or not _sizes(stride) or not _size(start) or len(shape) != len(stride):
+            # A tensor that no reader can make must not vanish: it is damage.
+            trouble = (
+                f"shape {_shown(shape)}, strides {_shown(stride)} and offset {_shown(start)} make no tensor"
+            )
+            gone = replace(storage, source=None, offset=0, nbytes=0, trouble=trouble)
+            return TensorRef(gone, dtype or storage.dtype, (0,), (1,), 0, self._swapped)
         return TensorRef(storage, dtype or storage.dtype, tuple(shape), tuple(stride), start, self._swapped)
 
-    def _v2(self, args: tuple[Any, ...]) -> Any:
+    def _v1(self, args: tuple[Any, ...]) -> Any:
         return self._strided(args)
+
+    def _v2(self, args: tuple[Any, ...]) -> Any:
+        return self._strided(args) if len(args) >= 6 else None
 
     def _v3(self, args: tuple[Any, ...]) -> Any:
         dtype = dtype_name(args[6]) if len(args) > 6 else None
@@ -269,15 +308,25 @@ def dtype_name(value: Any) -> str | None:
 
 
 def _size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+    return type(value) is int and 0 <= value < _LARGEST
 
 
 def _sizes(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) <= 64 and all(_size(item) for item in value)
+    if not isinstance(value, (tuple, list)) or len(value) > 64:
+        return False
+    for item in value:  # noqa: SIM110 - this is called for every tensor, and a generator costs three times as much
+        if type(item) is not int or not 0 <= item < _LARGEST:
+            return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    """Something out of a file, short and printable."""
+    return repr(value)[:60]
 
 
 _TENSOR_CALLS: dict[str, Callable[[Rebuilder, tuple[Any, ...]], Any]] = {
-    "_rebuild_tensor": Rebuilder._v2,
+    "_rebuild_tensor": Rebuilder._v1,
     "_rebuild_tensor_v2": Rebuilder._v2,
     "_rebuild_tensor_v3": Rebuilder._v3,
     "_rebuild_parameter": Rebuilder._parameter,

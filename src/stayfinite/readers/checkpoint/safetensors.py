@@ -34,6 +34,9 @@ _DTYPES = {
 }
 
 
+_OTHER_DTYPES = ("F4", "F6_E2M3", "F6_E3M2")  # packed types, whose values are not looked at
+
+
 def sniff(head: bytes, name: str) -> bool:
     """True where a JSON object follows a plausible length, or the name says so."""
     plausible = len(head) > 9 and int.from_bytes(head[:8], "little") <= _MOST_HEADER and head[8:9] == b"{"
@@ -107,6 +110,9 @@ def _tensor(
     begin, end = offsets
     dtype = _DTYPES.get(str(entry["dtype"]), str(entry["dtype"]))
     label = f"{source.name}#{name}"
+    if str(entry["dtype"]) not in _DTYPES and str(entry["dtype"]) not in _OTHER_DTYPES:
+        trouble = f"its type {str(entry['dtype'])[:20]!r} is none of the format's"
+        return contiguous_ref(Storage(None, 0, 0, label, dtype, trouble), dtype, tuple(shape)), (begin, end)
     if begin > end or end > room:
         trouble = f"it should lie at bytes {begin} to {end} and the file holds {room}"
         return contiguous_ref(Storage(None, 0, 0, label, dtype, trouble), dtype, tuple(shape)), (0, 0)

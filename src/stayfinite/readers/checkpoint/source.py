@@ -100,6 +100,27 @@ class WindowSource:
         return self.inner.read_into(self.start + offset, buffer[:room])
 
 
+class ReadAhead:
+    """Small reads one after the other, by one system call for many: headers of archives with thousands of members."""
+
+    _BLOCK = 1 << 16
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._start = 0
+        self._block = b""
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes, as `read_bytes`."""
+        at = offset - self._start
+        if at < 0 or at + count > len(self._block):
+            size = min(self._BLOCK, self._source.size - offset)
+            if size < count or offset < 0:
+                return read_bytes(self._source, offset, count)  # which says what is wrong
+            self._start, self._block, at = offset, read_bytes(self._source, offset, size), 0
+        return self._block[at : at + count]
+
+
 def read_bytes(source: Source, offset: int, count: int, most: int = 256 << 20) -> bytes:
     """Exactly `count` bytes; refuses to allocate more than `most` or than the source can hold."""
     if count < 0 or offset < 0 or offset + count > source.size:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 from stayfinite.findings.subjects.checkpoint import Problem
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE, Contents, Storage
 from stayfinite.readers.checkpoint.pickle_machine import PickleMachine
 from stayfinite.readers.checkpoint.pickle_stream import PickleStream, Span
-from stayfinite.readers.checkpoint.rebuild import Rebuilder, accepted, storage_identity
+from stayfinite.readers.checkpoint.rebuild import Rebuilder, accepted, misspelt, storage_identity
 from stayfinite.readers.checkpoint.source import HandleSource, Source, Unreadable, WindowSource, read_bytes
 
 NAME = "torch legacy pickle"
 _MAGIC = 0x1950A86A20F9469CFC6C
+_PROTOCOL = 1001
 _MOST_STORAGES = 1_000_000
+_LOCATION = re.compile(r"[a-z]+(:\d+)?")
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -51,11 +54,18 @@ class _Reader:
         self._nested = nested
         self._dtypes: dict[str, str] = {}
         self._found: dict[str, Storage] = {}
+        self._sizes: dict[str, int] = {}
+        self._machine: PickleMachine
+        self._named: set[str] = set()
 
     def load(self) -> Any:
         if self._pickle() != _MAGIC:
             raise Unreadable(f"{self.source.name}: not a torch file (the magic number is missing)")
-        self._pickle()
+        version = self._pickle()
+        if version != _PROTOCOL:
+            raise Unreadable(
+                f"{self.source.name}: protocol {str(version)[:20]} of the legacy format, and only {_PROTOCOL} exists"
+            )
         info = self._pickle()
         swapped = isinstance(info, dict) and info.get("little_endian") is False
         # The storages lie behind the pickle that names them: read it once to learn which there are, find
@@ -69,10 +79,17 @@ class _Reader:
     def _pickle(self, swapped: bool = False, report: bool = False) -> Any:
         meaning = Rebuilder(None if self._nested else load_nested, swapped)
         machine = PickleMachine(self.stream, persistent=self._storage, call=meaning.call, build=meaning.build)
+        self._machine = machine
+        self._named = set()
         value = machine.load()
         if report:
             self.globals = machine.globals
             self.problems += machine.problems()
+            lost = [
+                *meaning.lost,
+                *(f"it names {name!r}, which does not exist" for name in misspelt(machine.globals)),
+            ]
+            self.problems += [Problem("damaged", self.source.name, text) for text in lost[:20]]
         return value
 
     def _place_storages(self, keys: Any) -> None:
@@ -100,11 +117,24 @@ class _Reader:
                 )
                 return
             self._found[str(key)] = Storage(self.source, at + 8, size, label, dtype)
+            promised = self._sizes.get(str(key), numel)
+            if promised != numel:
+                message = f"the storage {str(key)[:40]!r} should have {promised} elements and has {numel}"
+                self.problems.append(
+                    Problem("damaged", self.source.name, message, {"promised": promised, "found": numel})
+                )
             at += 8 + size
 
     def _storage(self, identity: Any) -> Any:
-        dtype, key, _ = storage_identity(identity, self.source.name)
-        self._dtypes[key] = dtype
+        dtype, key, numel = storage_identity(identity, self.source.name)
+        if key not in self._named:
+            self._named.add(key)
+            self._machine.allow_tensor()
+        self._dtypes[key], self._sizes[key] = dtype, numel
+        if not isinstance(identity[3], str) or not _LOCATION.fullmatch(identity[3]):
+            raise Unreadable(
+                f"{self.source.name}: a tensor should go to the device {str(identity[3])[:40]!r}, which is none"
+            )
         missing = Storage(None, 0, 0, self._label(key), dtype, "the file ends before its bytes")
         whole = self._found.get(key, missing)
         view = identity[5] if len(identity) > 5 else None
@@ -124,8 +154,11 @@ class _Reader:
     def _part(self, whole: Storage, offset: int, numel: int) -> Storage:
         """A storage that is a view of another one."""
         size = ITEM_SIZE.get(whole.dtype, 1)
-        if whole.source is None or offset < 0 or numel < 0 or (offset + numel) * size > whole.nbytes:
+        if whole.source is None:
             return whole
+        if offset < 0 or numel < 0 or (offset + numel) * size > whole.nbytes:
+            trouble = f"it is a view of elements {offset} to {offset + numel} of a storage of {whole.nbytes // size}"
+            return Storage(None, 0, 0, whole.key, whole.dtype, trouble)
         return Storage(
             whole.source, whole.offset + offset * size, numel * size, f"{whole.key}+{offset}", whole.dtype
         )

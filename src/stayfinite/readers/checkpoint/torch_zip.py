@@ -8,12 +8,13 @@ from stayfinite.findings.subjects.checkpoint import Problem
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE, Contents, Storage
 from stayfinite.readers.checkpoint.pickle_machine import PickleMachine
 from stayfinite.readers.checkpoint.pickle_stream import PickleStream
-from stayfinite.readers.checkpoint.rebuild import Rebuilder, accepted, storage_identity
+from stayfinite.readers.checkpoint.rebuild import Rebuilder, accepted, misspelt, storage_identity
 from stayfinite.readers.checkpoint.source import Source, Unreadable, read_bytes
 from stayfinite.readers.checkpoint.torch_legacy import load_nested
 from stayfinite.readers.checkpoint.zip_directory import ZipDirectory
 
 NAME = "torch zip"
+_MOST_BESIDE = 256 << 20
 
 
 def sniff(head: bytes, name: str) -> bool:
@@ -37,8 +38,29 @@ def read(source: Source) -> Contents:
     root = reader.load(main, "data/")
     if prefix + "constants.pkl" in archive.members:  # TorchScript keeps frozen tensors apart
         root = {"": root, "constants": reader.load(prefix + "constants.pkl", "constants/")}
-    problems = archive.problems + reader.problems
+    problems = archive.problems + reader.problems + _damage(archive, prefix)
     return Contents(NAME, root, problems, {n: c for n, c in reader.globals.items() if not accepted(n)})
+
+
+def _damage(archive: ZipDirectory, prefix: str) -> list[Problem]:
+    """Members that belong to another folder, and small members beside the storages whose bytes were changed.
+
+    The storages themselves are not checked: torch does not either, and it would halve the speed of the scan.
+    """
+    found: list[Problem] = []
+    for name, member in archive.members.items():
+        storage = name.startswith((prefix + "data/", prefix + "constants/"))
+        if not name.startswith(prefix):
+            found.append(
+                Problem(
+                    "damaged", archive.source.name, f"the member {name!r} is not in the folder {prefix!r}"
+                )
+            )
+        elif not storage and member.size <= _MOST_BESIDE:
+            wrong = archive.damage(name)
+            if wrong is not None:
+                found.append(Problem("damaged", archive.source.name, wrong, {"member": name}))
+    return found[:20]
 
 
 def _text(archive: ZipDirectory, name: str) -> str:
@@ -54,6 +76,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.globals: dict[str, int] = {}
         self._storages: dict[str, Storage] = {}
+        self._machine: PickleMachine
 
     def load(self, member: str, folder: str) -> Any:
         meaning = Rebuilder(load_nested, self.swapped)
@@ -63,7 +86,13 @@ class _Reader:
             call=meaning.call,
             build=meaning.build,
         )
+        self._machine = machine
         root = machine.load()
+        lost = [
+            *meaning.lost,
+            *(f"it names {name!r}, which does not exist" for name in misspelt(machine.globals)),
+        ]
+        self.problems += [Problem("damaged", self.archive.source.name, text) for text in lost[:20]]
         for name, count in machine.globals.items():
             self.globals[name] = self.globals.get(name, 0) + count
         self.problems += machine.problems()
@@ -74,6 +103,8 @@ class _Reader:
         member = f"{self.prefix}{folder}{key}"
         if member not in self._storages:
             self._storages[member] = self._find(member, kind, numel)
+            if member in self.archive.members:
+                self._machine.allow_tensor()
         return self._storages[member]
 
     def _find(self, member: str, dtype: str, numel: int) -> Storage:

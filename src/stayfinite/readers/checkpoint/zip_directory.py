@@ -6,9 +6,17 @@ import struct
 import tempfile
 import zlib
 from dataclasses import dataclass
+from typing import IO
 
 from stayfinite.findings.subjects.checkpoint import Problem
-from stayfinite.readers.checkpoint.source import HandleSource, Source, Unreadable, WindowSource, read_bytes
+from stayfinite.readers.checkpoint.source import (
+    HandleSource,
+    ReadAhead,
+    Source,
+    Unreadable,
+    WindowSource,
+    read_bytes,
+)
 
 _END = b"PK\x05\x06"
 _END64 = b"PK\x06\x06"
@@ -19,6 +27,10 @@ _MOST_DIRECTORY = 64 << 20
 _LARGE = 256 << 20
 _MOST_RATIO = 100
 _STEP = 1 << 20
+_UTF8 = 0x0800
+_FLAGS = (
+    0x0001 | 0x0006 | 0x0008 | _UTF8
+)  # encrypted (refused below), ways of packing, sizes behind the data, UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,7 @@ class ZipDirectory:
         self.source = source
         self.members: dict[str, Member] = {}
         self.problems: list[Problem] = []
+        self._ahead = ReadAhead(source)
         count, start, size = self._end()
         if size > _MOST_DIRECTORY:
             raise Unreadable(
@@ -68,6 +81,12 @@ class ZipDirectory:
                 "written or copied; take an older checkpoint or copy it again"
             )
         count, size, start = struct.unpack("<HII", tail[at + 10 : at + 20])
+        end = tail_start + at
+        if (
+            tail[at + 4 : at + 8] not in (b"\x00" * 4, b"\xff" * 4)
+            or tail[at + 8 : at + 10] != tail[at + 10 : at + 12]
+        ):
+            self._problem("damaged", "the archive says that it is spread over several disks")
         locator = at - 20
         if locator >= 0 and tail[locator : locator + 4] == _LOCATOR64:
             (where,) = struct.unpack("<Q", tail[locator + 8 : locator + 16])
@@ -77,6 +96,12 @@ class ZipDirectory:
                     f"{self.source.name}: the end of the archive is damaged (no zip64 record at {where})"
                 )
             count, size, start = struct.unpack("<QQQ", record[32:56])
+            end = where
+        if start + size != end:
+            self._problem(
+                "damaged",
+                f"the table of contents should be {size} bytes at {start}, and its end record is at {end}",
+            )
         return count, start, size
 
     def _read_entries(self, table: bytes, start: int, count: int) -> None:
@@ -87,7 +112,14 @@ class ZipDirectory:
                 "<IIIHHH", table[at + 16 : at + 34]
             )
             (header,) = struct.unpack("<I", table[at + 42 : at + 46])
-            name = table[at + 46 : at + 46 + name_len].decode("utf-8", "replace")
+            raw = table[at + 46 : at + 46 + name_len]
+            name = raw.decode("utf-8", "replace")
+            if "\ufffd" in name and flags & _UTF8:
+                self._problem("damaged", f"the name of member {seen + 1}, {name!r}, is not text", member=name)
+            if flags & ~_FLAGS:
+                self._problem(
+                    "damaged", f"the member {name!r} has flags ({flags:#x}) that no reader knows", member=name
+                )
             extra = table[at + 46 + name_len : at + 46 + name_len + extra_len]
             size, packed, header = _zip64(extra, size, packed, header)
             self._add(Member(name, method, packed, size, crc, header, start + at), encrypted=bool(flags & 1))
@@ -133,18 +165,37 @@ class ZipDirectory:
 
     def data_offset(self, member: Member) -> int:
         """Where the member's bytes start."""
-        local = read_bytes(self.source, member.header, 30)
+        local = self._ahead.read(member.header, 30)
         if local[:4] != _LOCAL:
             raise Unreadable(
                 f"{self.source.name}: the member {member.name!r} does not start where the archive says"
             )
         name_len, extra_len = struct.unpack("<HH", local[26:30])
-        own = read_bytes(self.source, member.header + 30, name_len).decode("utf-8", "replace")
+        own = self._ahead.read(member.header + 30, name_len).decode("utf-8", "replace")
         if own != member.name:
             raise Unreadable(
                 f"{self.source.name}: the archive lists {member.name!r} where {own!r} is stored; members were swapped"
             )
         return int(member.header + 30 + name_len + extra_len)
+
+    @property
+    def has_checksums(self) -> bool:
+        """torch can be told to leave them out; then all are 0."""
+        return any(member.crc for member in self.members.values())
+
+    def damage(self, name: str) -> str | None:
+        """Why the bytes of a member are not those that were written, or None. Reads all of them."""
+        member = self.members[name]
+        try:
+            source = self.open(name)  # a packed member is checked while it is unpacked
+        except Unreadable as trouble:
+            return str(trouble)
+        if member.method != 0 or not self.has_checksums:
+            return None
+        crc = 0
+        for at in range(0, source.size, _STEP):
+            crc = zlib.crc32(read_bytes(source, at, min(_STEP, source.size - at)), crc)
+        return None if crc == member.crc else f"{self.source.name}: {wrong_checksum(member, crc)}"
 
     def open(self, name: str) -> Source:
         """The member as a source. Stored members are read in place; deflated ones through a temporary file."""
@@ -168,8 +219,16 @@ class ZipDirectory:
     def _inflate(self, packed: Source, member: Member) -> Source:
         """Unpack to disk, never past the promised size."""
         handle = tempfile.TemporaryFile()  # noqa: SIM115 - the source keeps it
+        try:
+            self._unpack(packed, member, handle)
+        except BaseException:
+            handle.close()
+            raise
+        return HandleSource(handle, f"{self.source.name}:{member.name}")
+
+    def _unpack(self, packed: Source, member: Member, handle: IO[bytes]) -> None:
         engine = zlib.decompressobj(-15)
-        left = member.size
+        left, crc = member.size, 0
         for at in range(0, packed.size, _STEP):
             data = read_bytes(packed, at, min(_STEP, packed.size - at))
             while data and not engine.eof:
@@ -185,12 +244,22 @@ class ZipDirectory:
                         f"{self.source.name}: the member {member.name!r} holds more than it promises"
                     )
                 handle.write(piece)
+                crc = zlib.crc32(piece, crc)
                 data = engine.unconsumed_tail
         if left:
             raise Unreadable(
                 f"{self.source.name}: the member {member.name!r} holds {left} bytes less than it promises"
             )
-        return HandleSource(handle, f"{self.source.name}:{member.name}")
+        if crc != member.crc and self.has_checksums:
+            raise Unreadable(f"{self.source.name}: {wrong_checksum(member, crc)}")
+
+
+def wrong_checksum(member: Member, crc: int) -> str:
+    """What to say of a member whose bytes are not those that were written."""
+    return (
+        f"the checksum of the member {member.name!r} is {crc:08x} and should be {member.crc:08x}: its bytes "
+        "were changed after they were written"
+    )
 
 
 def _zip64(extra: bytes, size: int, packed: int, header: int) -> tuple[int, int, int]:

@@ -39,7 +39,12 @@ class FailureNotRepeated(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if subject.reproduced or subject.births or subject.complete or subject.trigger == "spike":
+        if (
+            subject.reproduced is not False
+            or subject.births
+            or subject.complete
+            or subject.trigger == "spike"
+        ):
             return
         sink = subject.sink.kind if subject.sink is not None else subject.trigger
         yield self.finding(

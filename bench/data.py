@@ -1,0 +1,128 @@
+"""How fast `stayfinite data` goes through an embedding cache, against reading the bytes and the checkpoint scan.
+
+    python bench/data.py                 1 GB of float32 and of float16, as .pt and .npy
+    python bench/data.py --size 10       as large as the bar of the issue
+
+Each measurement is a process of its own, in turn; the file is in the page cache. "scan" looks for NaN and Inf and takes
+the range; "data" also looks for zero, constant and repeated rows and constant columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_CHILDREN = {
+    "read": """
+import mmap
+size = os.path.getsize(path)
+view = memoryview(mmap.mmap(-1, 1 << 24))
+def run():
+    with open(path, "rb", buffering=0) as handle:
+        while handle.readinto(view):
+            pass
+""",
+    "scan": """
+import torch, stayfinite.checkpoint
+torch.set_num_threads(1)
+def run():
+    assert stayfinite.checkpoint.verify(path, jobs=jobs).healthy
+""",
+    "data": """
+import torch
+from stayfinite.data import examine_data
+torch.set_num_threads(1)
+def run():
+    verdict = examine_data(path, jobs=jobs)
+    assert verdict.data.recompute() == "nothing" and not verdict.findings, verdict.findings
+""",
+}
+_TIMER = """
+best = 1e9
+for _ in range(3):
+    start = time.perf_counter()
+    run()
+    best = min(best, time.perf_counter() - start)
+print(json.dumps({"seconds": best, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+SHARE_OF_SCAN = 0.5
+
+
+def child(what: str, path: Path) -> dict[str, float]:
+    code = (
+        "import json, os, resource, sys, time\npath = sys.argv[1]\njobs = min(os.cpu_count(), 8)\n"
+        + _CHILDREN[what]
+        + _TIMER
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{what} of {path.name} failed:\n{done.stderr}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def write(path: Path, gigabytes: float, dtype: str) -> None:
+    """Vectors of 768 numbers, written by a process of its own, in parts."""
+    code = """
+import sys, torch
+path, nbytes, dtype = sys.argv[1], int(sys.argv[2]), getattr(torch, sys.argv[3])
+torch.manual_seed(0)
+rows = nbytes // (768 * dtype.itemsize)
+made = torch.empty(rows, 768, dtype=dtype)
+for begin in range(0, rows, 50_000):
+    made[begin : begin + 50_000] = torch.randn(min(50_000, rows - begin), 768)
+if path.endswith(".npy"):
+    import numpy
+    numpy.save(path, made.numpy())
+else:
+    torch.save({"embeddings": made}, path)
+"""
+    subprocess.run([sys.executable, "-c", code, str(path), str(int(gigabytes * 1e9)), dtype], check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", type=float, default=1.0, metavar="GB")
+    parser.add_argument("--times", type=int, default=2, help="rounds; the best of each counts")
+    parser.add_argument("--folder", type=Path, help="where to put the files (default: a temporary folder)")
+    options = parser.parse_args()
+    print(f"{'file':<30}{'read':>8}{'scan':>8}{'data':>8}{'of read':>9}{'of scan':>9}{'memory':>9}")
+    print(f"{'':<30}{'GB/s':>8}{'GB/s':>8}{'GB/s':>8}{'':>18}{'MB':>9}")
+    missed = 0
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for dtype in ("float32", "float16"):
+            for ending in ("pt", "npy"):
+                path = Path(folder) / f"embeddings-{dtype}.{ending}"
+                write(path, options.size, dtype)
+                best = dict.fromkeys(_CHILDREN, math.inf)
+                memory = 0.0
+                for _ in range(options.times):
+                    for what in _CHILDREN:
+                        result = child(what, path)
+                        best[what] = min(best[what], result["seconds"])
+                        memory = max(memory, result["megabytes"]) if what == "data" else memory
+                speed = {what: path.stat().st_size / seconds / 1e9 for what, seconds in best.items()}
+                share = speed["data"] / speed["scan"]
+                missed += share < SHARE_OF_SCAN
+                print(f"{path.name:<30}{speed['read']:>8.2f}{speed['scan']:>8.2f}{speed['data']:>8.2f}"
+                      f"{speed['data'] / speed['read']:>9.2f}{share:>9.2f}{memory:>9.0f}", flush=True)  # fmt: skip
+                path.unlink()
+    print(
+        f"{missed} files under {SHARE_OF_SCAN:g} of the scan"
+        if missed
+        else f"all at least {SHARE_OF_SCAN:g} of the scan"
+    )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

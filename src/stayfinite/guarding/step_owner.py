@@ -1,0 +1,287 @@
+"""StepOwner: the one owner of a step, from its first forward pass until it is applied, refused or abandoned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
+from stayfinite.guarding.audit import Audit
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.recover import consensus
+from stayfinite.recover.interrupts import interrupts_wait
+from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
+from stayfinite.watch.risk import bad_settings, update_may_break
+from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.watcher import Call, Trouble, Window
+
+_DANGEROUS_NORM = 1e15
+"""Gradients this large are finite, but their squares may not be: the update is made with a copy at hand."""
+
+
+class StepOwner:
+    """Holds the micro-batches of the next update, and the transaction that can undo them."""
+
+    def __init__(self, run: GuardedRun, audit: Audit, clip_norm: float | None, accumulate: int) -> None:
+        self._run, self._audit = run, audit
+        self._watcher, self._recovery = run.watcher, run.recovery
+        self.clip_norm, self.accumulate = clip_norm, accumulate
+        self.window: Window | None = None
+        self.aux: Any = None
+        self._stepped: set[int] = set()  # optimizers whose first update went well
+
+    # -- gather: losses, then gradients
+
+    @property
+    def accumulating(self) -> bool:
+        """Some micro-batches of the next update are there."""
+        return self.window is not None and bool(self.window.losses)
+
+    def open_window(self) -> Window:
+        """Begin the transaction of the next update, if it has not begun."""
+        if self.window is None:
+            self._recovery.transaction.begin()
+            self.window = Window()
+        return self.window
+
+    def abandon(self, optimizers: Sequence[Optimizer] = ()) -> None:
+        """The user's code raised: leave no half-done step behind."""
+        if self.window is not None:
+            self._recovery.transaction.undo(restore_rng=False)
+            self.window = None
+        self._recovery.scaling.abandon(optimizers)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def forward_backward(self, call: Callable[[], Any], leave_out: Collection[str] = ()) -> Loss:
+        """Compute the loss, without some of its components if need be, and its gradients."""
+        value, self.aux = split_aux(call())
+        loss = as_loss(value, leave_out)
+        require_gradient(loss.total)
+        trained = loss.total / self.accumulate if self.accumulate > 1 else loss.total
+        self._recovery.scaling.scaled(trained).backward()  # type: ignore[no-untyped-call]
+        return Loss(
+            loss.total.detach(), {name: part.detach() for name, part in loss.components.items()}, loss.summed
+        )
+
+    def compute_again_without(self, bad: list[str], attempt: Attempt) -> None:
+        """An undone step's losses and gradients once more, without their bad components."""
+        window = self.open_window()
+        window.batches, window.calls = attempt.window.batches, attempt.window.calls
+        window.left_out = bad
+        for call in window.calls:
+            window.losses.append(self.forward_backward(call, leave_out=bad))
+
+    def gather(
+        self,
+        optimizers: list[Optimizer],
+        step: Callable[[], Any],
+        beside: Sequence[Optimizer] = (),
+        losses: Sequence[Loss] | None = None,
+    ) -> Attempt:
+        """Read the gradients, once and raw, and collect the step's numbers on the device.
+
+        `beside`: optimizers that the same losses reached. Their gradients must be finite too.
+        """
+        window, state, scaling = self.open_window(), self._run.state, self._recovery.scaling
+        self._audit.forward_was_seen()
+        scaling.unscale(optimizers)
+        reading = window.reading or self._watcher.read(state.held_by(optimizers))
+        if not reading.gradients:
+            self.abandon(optimizers)
+            raise ValueError(
+                "no parameter has a gradient after backward: the loss does not depend on the parameters the "
+                "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
+            )
+        norm, others = reading.total, None
+        if beside and window.reading is None:
+            others = self._watcher.read(state.held_by(list(beside)))
+            if others.gradients:
+                norm = norm + torch.where(torch.isfinite(others.total), 0.0, torch.nan).to(norm.device)
+        group = [*optimizers, *beside]
+        wrong = bad_settings(optimizers)
+        if wrong:  # every rank must hear of it, and the norm is what they hear
+            norm = torch.full_like(norm, torch.nan)
+        seen = window.losses if losses is None else losses
+        scale = scaling.scale(self._run.device)
+        numbers = self._watcher.numbers(window, seen, norm, scale, consensus.gathering())
+        rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
+        return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
+
+    # -- look, then update
+
+    def make(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> Outcome:
+        """All gradients of the window are there: look at them before anything changes, then let `step` change it."""
+        outcome = self.look(self.gather(optimizers, step))
+        return outcome if outcome.trouble else self.apply(outcome)
+
+    def look(self, attempt: Attempt) -> Outcome:
+        """What the gradients and losses of an update that may follow are worth. Nothing has changed yet."""
+        verdict = attempt.numbers.verdict()
+        self._recovery.scaling.saw(verdict.scale)
+        attempt.norm = self._norm(attempt, verdict)
+        if attempt.beside is not None and not verdict.norm_is_finite:
+            self._recovery.scaling.mark_overflow(attempt.optimizers)
+        if attempt.bad_settings:
+            verdict.grad_norm = float(attempt.norm)
+            return Outcome(attempt, verdict, "setting")
+        return Outcome(attempt, verdict, self._watcher.trouble(verdict) or self._spike(verdict))
+
+    def apply(self, outcome: Outcome) -> Outcome:
+        """Clip and update; if the update makes parameters or moments bad, that is the trouble."""
+        attempt, clip = outcome.attempt, self.clip
+        if clip is not None:
+            self._clip(attempt, clip)
+        attempt.copied = self._is_risky(attempt.group) or (
+            clip is None and outcome.verdict.grad_norm > _DANGEROUS_NORM
+        )
+        if attempt.copied:
+            self._recovery.transaction.copy_before_update(attempt.group)
+        return self._update(outcome, attempt.make_update)
+
+    def apply_also(self, outcome: Outcome, optimizer: Optimizer, step: Callable[[], Any]) -> Outcome:
+        """A further optimizer of the same decision makes its update."""
+        if self.clip is not None:
+            self._recovery.scaling.unscale([optimizer])
+            self._watcher.read(self._run.state.held_by([optimizer])).clip(self.clip)
+        attempt = outcome.attempt
+        attempt.bad_settings = bad_settings([optimizer])
+        if attempt.bad_settings:
+            return replace(outcome, trouble="setting")
+        attempt.optimizers.append(optimizer)
+        return self._update(outcome, step)
+
+    def _update(self, outcome: Outcome, step: Callable[[], Any]) -> Outcome:
+        attempt = outcome.attempt
+        attempt.made = attempt.copied
+        try:
+            with interrupts_wait():
+                self._watcher.measure(step)
+        except BaseException:
+            self._take_back(attempt)
+            raise
+        if attempt.copied and self._run.any_rank(not self._run.health.after_update()):
+            return replace(outcome, trouble="update")
+        self._stepped.update(id(optimizer) for optimizer in attempt.optimizers)
+        if attempt.copied and not self._is_risky(attempt.group):
+            self._recovery.transaction.drop_copy(attempt.group)
+        return outcome
+
+    def _take_back(self, attempt: Attempt) -> None:
+        """The optimizer raised in the middle of its update."""
+        if attempt.copied:
+            self._recovery.transaction.undo_update(attempt.group)
+        elif self._recovery.last_good.available:
+            good = self._recovery.go_back()
+            self._run.telling.tell(
+                "rollback", f"an update broke off half-way; the state is that of step {good} again"
+            )
+        self.abandon(attempt.group)
+
+    def _is_risky(self, optimizers: Sequence[Optimizer]) -> bool:
+        """An update may be bad in itself, or break off; the first, which makes the optimizer's state, always may."""
+        return (
+            self._audit.optimizer_is_risky
+            or any(
+                id(optimizer) not in self._stepped or update_may_break(optimizer) for optimizer in optimizers
+            )
+            or bool(bad_settings(list(optimizers)))  # of one whose turn comes later
+        )
+
+    @property
+    def clip(self) -> float | None:
+        """What gradients are clipped at now: as configured, or as the plan's stage says."""
+        return self._recovery.staging.clip_norm(self.clip_norm)
+
+    def _norm(self, attempt: Attempt, verdict: Verdict) -> Tensor:
+        """The norm of all gradients; in float32 if half could not hold it: 65504 is not where a norm ends."""
+        reading = attempt.reading
+        if verdict.norm_is_finite or not reading.is_half or self._run.any_rank(bool(attempt.culprits())):
+            return reading.total
+        total = reading.norm_in_float32()
+        verdict.grad_norm = float(total)
+        return total
+
+    def _spike(self, verdict: Verdict) -> Trouble | None:
+        """A batch that makes loss and gradient norm jump is refused, unless the loss stays where it jumped to."""
+        policy, telling = self._run.policy, self._run.telling
+        if policy.spikes == "ignore" or not self._watcher.is_spike(verdict):
+            return None
+        if policy.spikes == "skip" and self._recovery.ladder.spikes_in_a_row < policy.max_spikes_in_a_row:
+            return "spike"
+        telling.tell(
+            "spike",
+            f"step {telling.step}: loss and gradient norm jump to {verdict.loss:.4g} and "
+            f"{verdict.grad_norm:.4g}; the step is applied",
+        )
+        if policy.spikes == "skip":
+            self._watcher.forget()  # three in a row are no spike but a new level
+        return None
+
+    def _clip(self, attempt: Attempt, clip: float) -> None:
+        if attempt.window.reading is attempt.reading:  # the loop has clipped since that was read
+            self._watcher.read(self._run.state.held_by(attempt.optimizers)).clip(clip)
+        else:
+            attempt.reading.clip(clip, attempt.norm)
+
+    def applied(self, outcome: Outcome) -> StepResult:
+        """The update was made and stays: its numbers are now part of what is normal."""
+        attempt, verdict = outcome.attempt, outcome.verdict
+        self._watcher.learn(verdict)
+        who = self._run.numbers_of(attempt.optimizers)
+        self._recovery.ladder.success(who, whole=not attempt.window.left_out)
+        self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
+        self.window = None
+        counters = self._recovery.ladder.counters
+        return self._run.telling.of_step(attempt, verdict, counters, "none", applied=True)
+
+    # -- optimizers that evaluate the loss themselves
+
+    def make_with_closure(self, optimizers: list[Optimizer], call: Call) -> Outcome:
+        """Give the optimizer what it needs to evaluate the step function as often as it likes."""
+        optimizer, window = optimizers[0], self.open_window()
+        if self.accumulate > 1 or self._recovery.scaling.on or len(optimizers) > 1:
+            raise ValueError(
+                f"{type(optimizer).__name__} evaluates the loss itself: it cannot be combined with accumulation, "
+                "a scaler or a second optimizer in one step"
+            )
+
+        def closure() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = self.forward_backward(call)
+            window.losses.append(loss)
+            if self.clip is not None:
+                self._watcher.read(self._run.state.held_by(optimizers)).clip(self.clip)
+            return loss.total
+
+        return self.make_then_look(optimizers, lambda: optimizer.step(closure))  # type: ignore[arg-type]
+
+    def make_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> Outcome:
+        """Copy, let the optimizer run, and look at what it made: there are no gradients to look at before."""
+        window, transaction = self.open_window(), self._recovery.transaction
+        transaction.copy_before_update(optimizers)
+        bad = False
+        try:
+            with interrupts_wait():
+                self._watcher.measure(step)
+        except BaseException as error:
+            # A line search that is given NaN raises whatever comes of it; the loss is what was wrong.
+            bad = isinstance(error, Exception) and any(
+                not torch.isfinite(loss.total) for loss in window.losses
+            )
+            if not bad:
+                transaction.undo_update(optimizers)
+                self.abandon(optimizers)
+                raise
+        bad = self._run.any_rank(bad or not self._run.health.after_update())
+        del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
+        attempt = self.gather(optimizers, step)
+        attempt.copied = attempt.made = True
+        verdict = attempt.numbers.verdict()
+        good = not bad and verdict.loss_is_finite
+        return Outcome(attempt, verdict, None if good else "update")

@@ -1,0 +1,315 @@
+"""Digest: one pass over the blocks of a log, whatever its length, gives the `Log` that rules examine."""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from stayfinite.findings.subjects.log import CORE, Happening, Log, Point, Resume, Role, Series, Trouble
+from stayfinite.logs import detectors
+from stayfinite.logs.chunk import Chunk, Tail
+from stayfinite.logs.extent import Thinner, extend
+from stayfinite.readers.log import Block, Column, ignored, role_of
+
+_TAIL = 256
+_MOST_SERIES = 2000
+_MOST_KEPT = 400
+_AROUND_RESUME = 16
+_FACTORS = {Role.LOSS: 1.5, Role.NORM: 4.0, Role.UPDATE: 4.0}
+_TROUBLE = (Role.LOSS, Role.COMPONENT, Role.NORM)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A series and the states of its detectors."""
+
+    series: Series
+    tail: Tail = field(default_factory=lambda: Tail(_TAIL))
+    thinner: Thinner = field(default_factory=Thinner)
+    spikes: detectors.SpikeTrail | None = None
+    scale: detectors.ScaleTrail | None = None
+    rate: detectors.RateTrail | None = None
+
+
+class Digest:
+    """Feed it blocks; ask for the `log` at any time."""
+
+    def __init__(self, path: str, form: str = "unknown") -> None:
+        self._log = Log(path, form)
+        self._watched: dict[str, _Watched] = {}
+        self._steps_seen = False
+        self._step = math.nan
+        self._skips = 0
+        self._collecting: Resume | None = None
+
+    def update(self, block: Block) -> list[Happening]:
+        """Add a block; what happened in it, in order."""
+        log = self._log
+        log.unread += block.unread
+        if not len(block):
+            return []
+        first, happened = log.records, list[Happening]()
+        steps = self._steps(block, first, happened)
+        before = (
+            {name: watched.tail.copy() for name, watched in self._watched.items()}
+            if log.trouble is None
+            else {}
+        )
+        latest = {
+            name: w.series.last.value
+            for name, w in self._watched.items()
+            if w.series.last and w.series.role in CORE
+        }
+        chunks: dict[str, Chunk] = {}
+        for name, column in block.columns.items():
+            watched = self._watch(name)
+            if watched is not None and column.values:
+                chunk = Chunk(column.values, column.rows, steps, block.lines, first, column.constant)
+                chunks[name] = chunk
+                happened += self._add(watched, chunk)
+        self._add_nulls(block)
+        self._add_texts(block, steps, first, happened)
+        self._follow_resume(happened, chunks, first)
+        happened.sort(key=lambda happening: happening.point.order)
+        if log.trouble is None:
+            self._find_trouble(happened, chunks, before, latest)
+        log.records += len(block)
+        log.lines = max(log.lines, block.lines[-1])
+        for happening in happened:
+            log.happened[happening.what] = log.happened.get(happening.what, 0) + 1
+            if log.happened[happening.what] <= _MOST_KEPT:
+                log.happenings.append(happening)
+        return happened
+
+    @property
+    def log(self) -> Log:
+        """Everything up to now."""
+        log = self._log
+        log.counted = self._steps_seen
+        for watched in self._watched.values():
+            watched.series.buckets = watched.thinner.buckets()
+            watched.series.tail = watched.tail.points()
+        log.series = {name: watched.series for name, watched in self._watched.items()}
+        return log
+
+    # Steps
+
+    def _steps(self, block: Block, first: int, happened: list[Happening]) -> Sequence[float]:
+        log = self._log
+        if not len(block.steps):
+            if not self._steps_seen:
+                steps: Sequence[float] = range(first, first + len(block))
+            else:
+                steps = [self._step] * len(block)
+        else:
+            self._steps_seen = True
+            steps = block.steps
+            if any(map(math.isnan, steps)):
+                steps = self._filled(steps)
+            self._note_returns(steps, block, first, happened)
+            self._step = steps[-1]
+        if log.first_step is None:
+            log.first_step = steps[0]
+        log.last_step = steps[-1]
+        return steps
+
+    def _filled(self, steps: Sequence[float]) -> list[float]:
+        """A record without a step belongs to the last one that was named."""
+        made: list[float] = []
+        last = self._step if not math.isnan(self._step) else 0.0
+        for step in steps:
+            last = last if math.isnan(step) else step
+            made.append(last)
+        return made
+
+    def _note_returns(
+        self, steps: Sequence[float], block: Block, first: int, happened: list[Happening]
+    ) -> None:
+        """Where the count goes back: to its start (a new epoch, a new run) or into the middle (a resume)."""
+        log = self._log
+        ordered = all(map(operator.le, steps, islice(steps, 1, None)))
+        if ordered and not steps[0] < self._step:
+            return
+        before = self._step
+        start = log.first_step if log.first_step is not None else steps[0]
+        for row, step in enumerate(steps):
+            if step < before:
+                # Validation is often logged a few steps behind, under the step its weights are from.
+                if step <= start + max(1.0, 0.02 * (before - start)):
+                    log.restarts += 1
+                elif before - step > max(2.0, 0.001 * before) and step > start:
+                    point = Point(step, before, block.lines[row], first + row)
+                    happened.append(Happening("resume", "step", point, before))
+            before = step
+
+    # Series
+
+    def _watch(self, name: str) -> _Watched | None:
+        found = self._watched.get(name)
+        if found is not None or ignored(name) or len(self._watched) >= _MOST_SERIES:
+            return found
+        role = role_of(name)
+        made = _Watched(Series(name, role))
+        if role in _FACTORS:
+            made.spikes = detectors.SpikeTrail(_FACTORS[role])
+        elif role is Role.SCALE:
+            made.scale = detectors.ScaleTrail()
+        elif role is Role.RATE:
+            made.rate = detectors.RateTrail()
+        self._watched[name] = made
+        return made
+
+    def _add(self, watched: _Watched, chunk: Chunk) -> list[Happening]:
+        series = watched.series
+        name = series.name
+        usual = series.last_finite.value if series.last_finite else None
+        happened = [
+            Happening("nonfinite", name, chunk.point(index), chunk.values[index - 1] if index else usual)
+            for index in extend(series, chunk)
+        ]
+        series.nulls, series.null_since = 0, None
+        low, high = watched.thinner.extend(chunk)
+        series.minimum, series.maximum = min(series.minimum, low), max(series.maximum, high)
+        watched.tail.extend(chunk)
+        alarms: list[detectors.Alarm] = []
+        what = ""
+        if watched.spikes is not None:
+            watched.spikes, alarms = detectors.update_spikes(watched.spikes, chunk.values)
+            what = "spike"
+        elif watched.scale is not None:
+            watched.scale, alarms = detectors.update_scale(watched.scale, chunk.values)
+            what = "scale-fell"
+        elif watched.rate is not None:
+            watched.rate, alarms = detectors.update_rate(watched.rate, chunk.values)
+            what = "rate-jump"
+        return happened + [Happening(what, name, chunk.point(alarm.index), alarm.usual) for alarm in alarms]
+
+    def _add_nulls(self, block: Block) -> None:
+        for name, rows in block.nulls.items():
+            watched = self._watched.get(name)
+            if watched is None or watched.series.role not in CORE or not watched.series.count:
+                continue
+            column = block.columns.get(name)
+            last = column.rows[-1] if column is not None and column.values else -1
+            after = [row for row in rows if row > last]
+            if after:
+                watched.series.nulls += len(after)
+                watched.series.null_since = watched.series.null_since or block.lines[after[0]]
+
+    def _add_texts(self, block: Block, steps: Sequence[float], first: int, happened: list[Happening]) -> None:
+        log = self._log
+        for row, action in block.texts.get("action", ()):
+            log.actions[action] = log.actions.get(action, 0) + 1
+            if action == "none":
+                self._skips = 0
+                continue
+            self._skips += 1
+            log.longest_skip = max(log.longest_skip, self._skips)
+            point = Point(steps[row], math.nan, block.lines[row], first + row)
+            happened.append(Happening("skip", "action", point, text=action))
+        for row, event in block.texts.get("event", ()):
+            point = Point(steps[row], self._step, block.lines[row], first + row)
+            again = event == "restore" or (event == "start" and log.records + row > 0)
+            happened.append(Happening("resume" if again else "event", "event", point, text=event))
+
+    # Moments
+
+    def _find_trouble(
+        self,
+        happened: Sequence[Happening],
+        chunks: dict[str, Chunk],
+        before: dict[str, Tail],
+        latest: dict[str, float],
+    ) -> None:
+        log = self._log
+        bad = [
+            h for h in happened if h.what == "nonfinite" and self._watched[h.series].series.role in _TROUBLE
+        ]
+        if not bad:
+            return
+        # In one record the loss explains the norm, not the other way round.
+        order = bad[0].point.order
+        same = [h for h in bad if h.point.order == order]
+        chosen = min(same, key=lambda h: _TROUBLE.index(self._watched[h.series].series.role))
+        role = self._watched[chosen.series].series.role
+        trouble = Trouble(chosen.series, role, chosen.point)
+        for name, watched in self._watched.items():
+            if watched.series.role not in CORE:
+                continue
+            chunk, tail = chunks.get(name), before.get(name, Tail(_TAIL))
+            if chunk is not None:
+                row = order - chunk.first
+                index = bisect_right(chunk.rows, row) - 1
+                if index >= 0:
+                    trouble.around[name] = chunk.values[index]
+                elif name in latest:
+                    trouble.around[name] = latest[name]
+                tail.extend(chunk, bisect_left(chunk.rows, row))
+            elif name in latest:
+                trouble.around[name] = latest[name]
+            points = tail.points()
+            if points:
+                trouble.before[name] = points
+        log.trouble = trouble
+
+    def _follow_resume(self, happened: Sequence[Happening], chunks: dict[str, Chunk], first: int) -> None:
+        """Collect the losses and rates on both sides of a resume."""
+        log = self._log
+        loss, rate = self._main(Role.LOSS), self._main(Role.RATE)
+        for happening in (h for h in happened if h.what == "resume"):
+            if len(log.resumes) >= 100:
+                break
+            resume = Resume(happening.point, loss.series.name if loss else "")
+            row = happening.point.order - first
+            resume.before = self._near(loss, chunks, row, before=True)
+            rates = self._near(rate, chunks, row, before=True)
+            resume.rate_before = rates[-1] if rates else None
+            self._fill(resume, loss, rate, chunks, row)
+            log.resumes.append(resume)
+            self._collecting = resume
+        collecting = self._collecting
+        if collecting is not None and collecting.point.order < first:
+            self._fill(collecting, loss, rate, chunks, 0)
+
+    def _fill(
+        self, resume: Resume, loss: _Watched | None, rate: _Watched | None, chunks: dict[str, Chunk], row: int
+    ) -> None:
+        resume.after = (resume.after + self._near(loss, chunks, row, before=False))[:_AROUND_RESUME]
+        if resume.rate_after is None:
+            rates = self._near(rate, chunks, row, before=False)
+            resume.rate_after = rates[0] if rates else None
+        if len(resume.after) >= _AROUND_RESUME and resume is self._collecting:
+            self._collecting = None
+
+    def _near(
+        self, watched: _Watched | None, chunks: dict[str, Chunk], row: int, *, before: bool
+    ) -> list[float]:
+        if watched is None:
+            return []
+        chunk = chunks.get(watched.series.name)
+        if chunk is None:
+            return watched.tail.values(_AROUND_RESUME) if before else []
+        index = bisect_left(chunk.rows, row)
+        here = (
+            chunk.values[max(0, index - _AROUND_RESUME) : index]
+            if before
+            else chunk.values[index : index + _AROUND_RESUME]
+        )
+        if before and len(here) < _AROUND_RESUME:
+            # The tail already holds this chunk; what came before it is in front of the chunk's own values.
+            earlier = watched.tail.values(_TAIL)[: -len(chunk)] if len(chunk) < _TAIL else []
+            here = (earlier + here)[-_AROUND_RESUME:]
+        return here
+
+    def _main(self, role: Role) -> _Watched | None:
+        found = [watched for watched in self._watched.values() if watched.series.role is role]
+        return min(found, key=lambda w: (-w.series.count, len(w.series.name)), default=None)
+
+
+def as_column(values: Sequence[float]) -> Column:
+    """Values in every row of a block."""
+    return Column(range(len(values)), list(values))

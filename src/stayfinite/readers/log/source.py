@@ -1,0 +1,46 @@
+"""Where a log's bytes come from: a file (also gzip), read from the start in pieces."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+PIECE = 1 << 20
+
+
+class UnreadableLog(Exception):
+    """A file that cannot be read as a log; the text says why and what to do."""
+
+
+def open_log(path: str) -> BinaryIO:
+    """The bytes of the log, unpacked where it is a gzip file."""
+    try:
+        handle = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+    except OSError as trouble:
+        raise UnreadableLog(f"{path}: cannot be opened ({trouble.strerror or trouble})") from trouble
+    try:
+        if handle.read(2) == b"\x1f\x8b":
+            handle.close()
+            return cast(BinaryIO, gzip.open(path, "rb"))
+        handle.seek(0)
+    except OSError as trouble:
+        handle.close()
+        raise UnreadableLog(f"{path}: cannot be read ({trouble.strerror or trouble})") from trouble
+    return handle
+
+
+def chunks(handle: BinaryIO, path: str) -> Iterator[bytes]:
+    """Pieces of about a megabyte."""
+    while True:
+        try:
+            data = handle.read(PIECE)
+        except (OSError, EOFError, zlib.error) as trouble:
+            raise UnreadableLog(
+                f"{path}: cannot be read further ({trouble}); the file is cut off or damaged"
+            ) from trouble
+        if not data:
+            return
+        yield data

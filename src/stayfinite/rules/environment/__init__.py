@@ -1,0 +1,1 @@
+"""Rules of family ENV: the machine and its software."""

@@ -1,0 +1,313 @@
+"""Data files of every format: planted faults are found with their samples, healthy twins are silent."""
+
+from __future__ import annotations
+
+import csv
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stayfinite.data import Expectation, examine_data
+from stayfinite.findings import Finding, Severity
+from stayfinite.findings.subjects.data_set import Use
+
+ROWS, WIDTH = 5000, 32
+NAN = float("nan")
+
+
+def embeddings(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    made = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
+    return (made / made.norm(dim=1, keepdim=True)).to(dtype)
+
+
+def broken(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    made = embeddings(dtype)
+    made[17, 3], made[4000, 5] = NAN, float("inf")
+    made[40] = 0
+    made[41] = 0.25
+    made[4999] = made[3]
+    return made
+
+
+def save_pt(path: Path, values: torch.Tensor) -> Path:
+    torch.save({"embeddings": values, "ids": [f"img{i}.png" for i in range(len(values))]}, path)
+    return path
+
+
+def save_legacy(path: Path, values: torch.Tensor) -> Path:
+    torch.save({"embeddings": values}, path, _use_new_zipfile_serialization=False)
+    return path
+
+
+def save_npy(path: Path, values: torch.Tensor) -> Path:
+    np.save(path, values.numpy())
+    return path
+
+
+def save_npz(path: Path, values: torch.Tensor) -> Path:
+    np.savez_compressed(path, embeddings=values.numpy())
+    return path
+
+
+def save_fortran(path: Path, values: torch.Tensor) -> Path:
+    np.save(path, np.asfortranarray(values.numpy()))
+    return path
+
+
+def save_safe(path: Path, values: torch.Tensor) -> Path:
+    save_file({"embeddings": values}, path)
+    return path
+
+
+def save_csv(path: Path, values: torch.Tensor) -> Path:
+    with path.open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(["path", *(f"f{i}" for i in range(values.shape[1]))])
+        writer.writerows([f"img{i}.png", *row] for i, row in enumerate(values.tolist()))
+    return path
+
+
+def save_parquet(path: Path, values: torch.Tensor) -> Path:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = arrow.FixedSizeListArray.from_arrays(arrow.array(values.flatten().numpy()), values.shape[1])
+    parquet.write_table(arrow.table({"embedding": rows}), path)
+    return path
+
+
+SAVERS: dict[str, Callable[[Path, torch.Tensor], Path]] = {
+    "cache.pt": save_pt, "legacy_features.pt": save_legacy, "embeddings.npy": save_npy, "cache.npz": save_npz,
+    "embeddings_f.npy": save_fortran, "cache.safetensors": save_safe, "embeddings.csv": save_csv,
+    "cache.parquet": save_parquet,
+}  # fmt: skip
+
+
+def by_code(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.code: finding for finding in findings}
+
+
+@pytest.mark.parametrize("name", SAVERS)
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_planted_faults_in_every_format(name: str, jobs: int, tmp_path: Path) -> None:
+    path = SAVERS[name](tmp_path / name, broken())
+    verdict = examine_data(str(path), jobs=jobs)
+    found = by_code(verdict.findings)
+    assert found["DAT020"].evidence["samples"] == 2
+    assert (found["DAT020"].evidence["nan"], found["DAT020"].evidence["inf"]) == (1, 1)
+    assert found["DAT023"].evidence["samples"] == 1 and found["DAT025"].evidence["samples"] == 1
+    assert found["DAT026"].evidence["samples"] == 1
+    shown = found["DAT020"].evidence["first_samples"]
+    ids = name.endswith((".csv", "cache.pt"))
+    assert shown == (["img17.png", "img4000.png"] if ids else ["17", "4000"])
+    if name != "embeddings.csv":
+        assert verdict.data.recompute() == "rows" and "DAT032" in found
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_a_healthy_cache_is_silent(name: str, tmp_path: Path) -> None:
+    path = SAVERS[name](tmp_path / name, embeddings())
+    verdict = examine_data(str(path), jobs=2)
+    assert verdict.findings == [] and verdict.data.arrays[0].rows == ROWS
+    if name != "embeddings.csv":
+        assert verdict.data.recompute() == "nothing"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
+    found = by_code(examine_data(str(save_pt(tmp_path / "cache.pt", broken(dtype))), jobs=2).findings)
+    assert {"DAT020", "DAT023", "DAT025", "DAT026"} <= set(found)
+    assert examine_data(str(save_pt(tmp_path / "b.pt", embeddings(dtype)))).findings == []
+
+
+def test_large_arrays_are_split_among_threads(tmp_path: Path) -> None:
+    values = torch.randn(120_000, 320)
+    values[100_001, 7] = NAN
+    values[119_999] = values[5]
+    path = save_npy(tmp_path / "embeddings.npy", values)
+    for jobs in (1, 4):
+        found = by_code(examine_data(str(path), jobs=jobs).findings)
+        assert found["DAT020"].evidence["first_samples"] == ["100001"]
+        assert found["DAT026"].evidence["pairs"] == [["119999", "5"]]
+
+
+def test_expectations(tmp_path: Path) -> None:
+    values = embeddings()
+    values[9] *= 3
+    path = str(save_pt(tmp_path / "cache.pt", values))
+    found = by_code(examine_data(path, expected=Expectation(norm=1.0)).findings)
+    assert found["DAT021"].evidence["first_samples"] == ["img9.png"]
+    found = by_code(examine_data(path, expected=Expectation(-0.5, 0.5)).findings)
+    assert found["DAT021"].severity is Severity.ERROR
+    values[77] *= 1e6
+    far = by_code(examine_data(str(save_pt(tmp_path / "b.pt", values))).findings)
+    assert far["DAT021"].evidence["first_samples"] == ["img77.png"]
+
+
+def test_labels(tmp_path: Path) -> None:
+    labels = torch.randint(0, 10, (200,))
+    path = tmp_path / "a.pt"
+    torch.save({"x": torch.randn(200, 4), "labels": labels}, path)
+    assert examine_data(str(path), expected=Expectation(classes=10)).findings == []
+    found = by_code(examine_data(str(path), expected=Expectation(classes=5)).findings)
+    assert found["DAT028"].evidence["samples"] == int((labels >= 5).sum())
+    labels[3] = -7
+    torch.save({"labels": labels}, path)
+    assert by_code(examine_data(str(path)).findings)["DAT028"].evidence["first_samples"] == ["3"]
+    tokens = torch.randint(0, 50, (64, 16))
+    tokens[:, :4] = -100
+    torch.save({"labels": tokens}, path)
+    assert examine_data(str(path)).findings == [], "ignored labels are no fault"
+    tokens[5] = -100
+    torch.save({"labels": tokens}, path)
+    assert by_code(examine_data(str(path)).findings)["DAT027"].evidence["first_samples"] == ["5"]
+
+
+def test_boxes(tmp_path: Path) -> None:
+    corner = torch.rand(100, 2) * 50
+    boxes = torch.cat([corner, corner + 1 + torch.rand(100, 2) * 20], dim=1)
+    path = tmp_path / "a.pt"
+    torch.save({"boxes": boxes}, path)
+    assert examine_data(str(path)).findings == []
+    sizes = torch.cat([corner + 100, 1 + torch.rand(100, 2) * 20], dim=1)
+    torch.save({"bboxes": sizes}, path)
+    assert examine_data(str(path)).findings == [], "x y w h is a layout too"
+    boxes[7, 2] = boxes[7, 0]
+    torch.save({"boxes": boxes}, path)
+    assert by_code(examine_data(str(path)).findings)["DAT029"].evidence["first_samples"] == ["7"]
+    padded = torch.zeros(20, 5, 4)
+    padded[:, :2] = boxes[10:50].reshape(20, 2, 4)
+    torch.save({"boxes": padded}, path)
+    assert examine_data(str(path)).findings == [], "zeros pad"
+
+
+def test_alignments(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    targets = np.array([[1, 2, 3, 4, 5], [1, 2, 2, 3, 4], [7, 7, 7, 0, 0]])
+    lengths = {"target_lengths": np.array([5, 5, 3]), "targets": targets}
+    np.savez(path, input_lengths=np.array([5, 6, 5]), **lengths)
+    assert examine_data(str(path)).findings == []
+    np.savez(path, input_lengths=np.array([5, 5, 5]), **lengths)
+    found = by_code(examine_data(str(path)).findings)["DAT030"]
+    assert found.evidence["first_samples"] == ["1"] and (
+        found.evidence["frames"],
+        found.evidence["needed"],
+    ) == (5, 6)
+
+
+def test_raw_bytes(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (100, 3, 8, 8))
+    np.save(tmp_path / "a.npy", pixels.astype(np.float32))
+    assert by_code(examine_data(str(tmp_path / "a.npy")).findings)["DAT022"].severity is Severity.WARNING
+    np.save(tmp_path / "b.npy", pixels.astype(np.uint8))
+    assert by_code(examine_data(str(tmp_path / "b.npy")).findings)["DAT022"].severity is Severity.INFO
+    np.save(tmp_path / "c.npy", (pixels / 255).astype(np.float32))
+    assert examine_data(str(tmp_path / "c.npy")).findings == []
+
+
+def test_a_table(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    rows = [[f"r{i}", rng.gauss(0, 1), rng.gauss(5, 2), "blue", i % 3] for i in range(300)]
+    path = tmp_path / "t.csv"
+
+    def write(table: list[list[object]]) -> str:
+        with path.open("w", newline="") as handle:
+            csv.writer(handle).writerows([["id", "a", "b", "colour", "target"], *table])
+        return str(path)
+
+    healthy = examine_data(write(rows), expected=Expectation(classes=3))
+    assert healthy.findings == [] and {array.use for array in healthy.data.arrays} == {Use.INPUT, Use.LABEL}
+    rows[7][1], rows[8][2], rows[9][4] = "", "inf", 5
+    for row in rows:
+        row.append(7)
+    text = path.with_name("u.csv")
+    text.write_text(
+        "id,a,b,colour,target,same\n" + "\n".join(",".join(map(str, row)) for row in rows) + "\nbent,1\n"
+    )
+    found = by_code(examine_data(str(text), expected=Expectation(classes=3)).findings)
+    assert found["DAT020"].evidence["first_samples"] == ["r7", "r8"]
+    assert found["DAT024"].evidence["columns"] == ["same"]
+    assert found["DAT028"].evidence["first_samples"] == ["r9"]
+    assert "do not have 6 cells" in found["DAT031"].message
+
+
+def test_images(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for index in range(5):
+        image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(tmp_path / f"{index}.png")
+    assert examine_data(str(tmp_path), images_in=sorted(map(str, tmp_path.glob("*.png")))).findings == []
+    image.new("RGB", (8, 8), (255, 255, 255)).save(tmp_path / "white.png")
+    image.new("L", (8, 8), 0).save(tmp_path / "black.jpg")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "0.png").read_bytes()[:60])
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    paths = sorted(str(path) for path in tmp_path.iterdir())
+    found = examine_data(str(tmp_path), images_in=paths, jobs=2).findings
+    assert sorted(by_code(found)["DAT023"].evidence["first_samples"]) == ["black.jpg", "white.png"]
+    damaged = {Path(str(finding.file)).name for finding in found if finding.code == "DAT031"}
+    assert damaged == {"cut.png", "empty.jpg"}
+
+
+def test_a_wrong_checksum_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, embeddings=embeddings().numpy())
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        crc = archive.infolist()[0].CRC.to_bytes(4, "little")
+    data = bytearray(bytes(data).replace(crc, b"\x01\x02\x03\x04"))
+    path.write_bytes(bytes(data))
+    verdict = examine_data(str(path))
+    assert "DAT031" in by_code(verdict.findings) and not verdict.healthy
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("empty.npy", b""),
+        ("noise.npy", bytes(range(256))),
+        ("noise.pt", b"PK\x03\x04" + b"\x00" * 100),
+        ("words.csv", b"a,b\nred,blue\n"),
+        ("noise.parquet", b"PAR1" + b"\xff" * 100),
+        ("binary.csv", bytes(range(256)) * 4),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(name: str, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    verdict = examine_data(str(path))
+    assert not verdict.healthy and verdict.unreadable is not None and str(path) in verdict.unreadable
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_flipped_bytes_never_raise(name: str, tmp_path: Path) -> None:
+    small = broken()[:64]
+    path = SAVERS[name](tmp_path / name, small)
+    data = path.read_bytes()
+    rng = random.Random(name)
+    for trial in range(20):
+        changed = bytearray(data[: rng.randrange(len(data))] if trial % 3 == 0 else data)
+        for _ in range(rng.randrange(1, 12)):
+            if changed:
+                changed[rng.randrange(min(len(changed), 400 if trial % 2 else len(changed)))] = rng.randrange(
+                    256
+                )
+        path.write_bytes(bytes(changed))
+        examine_data(str(path))
+
+
+def test_an_object_array_and_a_pickle_execute_nothing(tmp_path: Path) -> None:
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (tmp_path / "touched",))  # type: ignore[return-value]
+
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"x": Bomb(), "y": [1]}, protocol=4))
+    np.save(tmp_path / "b.npy", np.array([Bomb()], dtype=object), allow_pickle=True)
+    for name in ("a.pkl", "b.npy"):
+        examine_data(str(tmp_path / name))
+    assert not (tmp_path / "touched").exists()

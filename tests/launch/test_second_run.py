@@ -1,0 +1,187 @@
+"""When there is a second run, what it finds, and what is said if it does not come to the failing step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stayfinite.launch import second_run
+from stayfinite.launch.beginning import Beginning
+from stayfinite.launch.file_changes import FileChanges
+from stayfinite.launch.options import Options
+from stayfinite.sandbox import support
+from stayfinite.sandbox.process import ProcessResult
+
+FAILING = """
+    import os, sys, time
+    import torch
+    from torch import nn
+
+    {before}
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(4):
+        loss = net(torch.randn(8, 4)).pow(2).mean() {bad}
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+NAN = "* (float('nan') if step == 2 else 1)"
+
+
+def start(
+    folder: Path, before: str, *options: str, bad: str = NAN, **environment: str
+) -> subprocess.Popen[str]:
+    source = textwrap.dedent(FAILING).format(before=textwrap.dedent(before).strip(), bad=bad)
+    (folder / "train.py").write_text(source, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "stayfinite",
+        "run",
+        "--format",
+        "json",
+        "--output",
+        "out.json",
+        *options,
+    ]
+    return subprocess.Popen(
+        [*command, "train.py"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(folder: Path, before: str, *options: str, **more: str) -> tuple[dict[str, Any], str]:
+    process = start(folder, before, *options, **more)
+    _, said = process.communicate(timeout=300)
+    (incident,) = json.loads((folder / "out.json").read_text())["incidents"]
+    return incident, said
+
+
+@pytest.fixture
+def sandbox() -> None:
+    if support.sandbox().kind == "none":
+        pytest.skip(support.sandbox().reason)
+
+
+def test_a_second_run_that_ends_early_is_no_second_run(tmp_path: Path, sandbox: None) -> None:
+    (tmp_path / "big.bin").write_bytes(b"x" * 10)
+    incident, said = run(
+        tmp_path, "import subprocess; assert os.path.exists('big.bin'); os.system('rm big.bin')"
+    )
+    assert incident["reproduced"] is None and incident["birth"] is None
+    assert incident["not_located"].startswith("the second run ended with AssertionError at train.py:6")
+    assert "could not see these files as the first had found them" in said and "big.bin (removed)" in said
+    assert "RUN013" not in said and "not seen again" not in said
+
+
+def test_a_failure_that_does_not_come_again_is_said_to_be_one(tmp_path: Path, sandbox: None) -> None:
+    bad = "* (float('nan') if step == 2 and 'STAYFINITE_FIRST' in os.environ else 1)"
+    before = "first = open('/proc/1/cmdline').read() if os.getpid() < 50 else ''"
+    before = f"{before}\nif os.getpid() > 50: os.environ['STAYFINITE_FIRST'] = '1'"
+    if support.sandbox().kind != "namespaces":
+        pytest.skip("tells the two runs apart by their numbers")
+    incident, said = run(tmp_path, before, bad=bad)
+    assert incident["reproduced"] is False
+    assert incident["not_located"] == "a second, traced run came through step 2 without a bad value"
+    assert "RUN013" in said
+
+
+def test_without_a_sandbox_there_is_none_unless_allowed(tmp_path: Path) -> None:
+    before = "open('runs.txt', 'a').write('x')"
+    incident, said = run(tmp_path, before, STAYFINITE_SANDBOX="none")
+    assert incident["reproduced"] is None and "--allow-rerun" in incident["not_located"]
+    assert "running the script again" not in said and (tmp_path / "runs.txt").read_text() == "x"
+    incident, said = run(tmp_path, before, "--allow-rerun", STAYFINITE_SANDBOX="none")
+    assert incident["reproduced"] is True and incident["birth"]["line"] == 10
+    assert (tmp_path / "runs.txt").read_text() == "xxx" and "writes and sends again" in said
+
+
+def test_ctrl_c_ends_the_second_run_and_the_report_comes_all_the_same(tmp_path: Path, sandbox: None) -> None:
+    if support.sandbox().kind != "namespaces":
+        pytest.skip("tells the two runs apart by their numbers")
+    process = start(tmp_path, "if os.getpid() < 50: time.sleep(600)")
+    assert process.stderr is not None
+    while "running the script again" not in (line := process.stderr.readline()):
+        assert line, "it ended"
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert "not located: the second run was interrupted" in said
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) not in found
+
+
+def test_how_a_second_run_ended_is_a_sentence() -> None:
+    failure = second_run.Failure(step=7, seconds=3.0)
+
+    def reason(done: ProcessResult, told: dict[str, Any], reached: bool = False) -> str:
+        return second_run._reason(done, told, failure, 600.0, reached)
+
+    finished = ProcessResult("finished", exit_code=1)
+    assert reason(ProcessResult("timed out"), {}) == "the second run timed out after 600 s"
+    assert reason(ProcessResult("died", signal=9), {}) == "the second run was ended by SIGKILL"
+    error = {"step": 3, "error": "FileNotFoundError at train.py:12: no such file"}
+    assert (
+        reason(finished, error) == "the second run ended with FileNotFoundError at train.py:12: no such file"
+    )
+    assert reason(finished, {"step": 3, "error": None}).endswith(
+        "ended at step 3, before the failing one (7)"
+    )
+    assert reason(ProcessResult("not started", reason="no room"), {}).endswith(
+        "could not be started: no room"
+    )
+    late = second_run.Failure(step=7, seconds=3600.0)
+    told = second_run.obstacle(Options("train.py"), Beginning(), late)
+    assert told == "it came 60 min after the start, and a second run may take 10 min (--locate-limit)"
+
+
+def test_what_happens_to_files_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("kept", "changed", "gone", "moved", "unheard", "tree/a", "tree/b/c"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+    with Path("large").open("wb") as handle:
+        handle.truncate(65 << 20)
+    changes = FileChanges()
+    changes.start([str(tmp_path)])
+    try:
+        import shutil
+
+        Path("changed").write_text("new")
+        Path("gone").unlink()
+        Path("moved").rename("elsewhere")
+        shutil.rmtree("tree")
+        Path("made/deep").mkdir(parents=True)
+        Path("made/deep/file").write_text("x")
+        with Path("large").open("ab") as handle:
+            handle.write(b"x")
+        subprocess.run(["sh", "-c", "echo x >> unheard; echo y > also-made"], check=True)
+        past, unlike = changes.past()
+        here = os.path.realpath(tmp_path)
+        assert past.missing == [f"{here}/also-made", f"{here}/elsewhere", f"{here}/made"]
+        kept = {os.path.relpath(one.path, here): one for one in past.earlier}
+        assert set(kept) == {"changed", "gone", "moved", "tree", "tree/a", "tree/b", "tree/b/c"}
+        for name in ("changed", "gone", "moved", "tree/a", "tree/b/c"):
+            assert Path(kept[name].copy).read_text() == name
+        assert [text.removeprefix(here) for text in unlike] == [
+            "/large (changed, and too large to keep: 65 MB)",
+            "/unheard (changed)",
+        ]
+    finally:
+        changes.close()
+    assert not Path(kept["changed"].copy).exists()
