@@ -113,7 +113,7 @@ def print_table(results: list[Result], peers: Sequence[str]) -> None:
     failing, healthy = [r for r in results if r.failing], [r for r in results if not r.failing]
     born = [r for r in failing if r.truth["birth_lines"]]
     for r in failing:
-        found = ", ".join(f"{f['cause']} {f['confidence']:.2f}" for f in r.errors[:3]) or "nothing"
+        found = ", ".join(f"{f['code']} {f['cause']}" for f in r.errors[:3]) or "nothing"
         marks = ("line" if r.right_line else "LINE") + " " + ("cause" if r.right_cause(1) else "CAUSE")
         print(f"{r.case:38} {marks:11} line {r.lines} of {r.truth['birth_lines']}: {found} {r.problem or ''}")
     for r in healthy:

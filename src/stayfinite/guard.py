@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings import Finding, TensorSummary
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.arguments import check_arguments, chosen_optimizers, data_among, unknown_schedule
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
@@ -212,7 +212,7 @@ class Guard:
         refusals.conclude(refusal, located)
         return refusal.result
 
-    def _again_without(self, refused: RefusedStep, attempt: Attempt) -> StepResult:
+    def _again_without(self, refused: FailedStep, attempt: Attempt) -> StepResult:
         """Make the step once more from its good components; say so, and look into the bad ones."""
         ladder, explaining = self.recovery.ladder, self.explaining
         first = ladder.left_out_in_a_row == 0

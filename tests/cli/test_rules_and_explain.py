@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from stayfinite import __version__
 from stayfinite.cli import main
-from stayfinite.findings import CAUSES, all_rules
+from stayfinite.findings import CAUSES, all_rules, find_rule
+from stayfinite.findings.retired import RETIRED
 
 
 def run(*arguments: str) -> Result:
@@ -45,6 +46,15 @@ def test_explain_prints_the_whole_page(asked: str) -> None:
     assert result.exit_code == 0
     for part in ("STA003", "eps-zero-in-dtype", "EPS_UNDERFLOW", "What it finds", "The fix", "does not work"):
         assert part in result.output
+
+
+def test_explain_says_what_replaced_a_retired_code() -> None:
+    for old, new in RETIRED.items():
+        result = run("explain", old.lower())
+        assert result.exit_code == 0
+        assert f"{old} is retired: {new}" in result.output
+        assert find_rule(old) is None, "a retired code is never used again"
+        assert find_rule(new) is not None
 
 
 @pytest.mark.parametrize("asked", ["STATE_POISONED", "state-poisoned", "state_poisoned"])

@@ -26,7 +26,7 @@ from stayfinite.findings import (
 )
 
 FINDING_KEYS = [
-    "code", "name", "cause", "severity", "confidence", "file", "line", "column", "message", "evidence", "fix", "patch",
+    "code", "name", "cause", "severity", "file", "line", "column", "message", "evidence", "fix", "patch",
     "proof",
 ]  # fmt: skip
 INCIDENT_KEYS = [
@@ -49,7 +49,6 @@ def a_finding(**changes: Any) -> Finding:
         "severity": Severity.ERROR,
         "message": "log of 3 zeros",
         "fix": "use log_softmax",
-        "confidence": 0.97,
         "file": "train.py",
         "line": 41,
         "evidence": {"zeros": 3, "worst": -math.inf, "nested": {"values": [1.0, math.nan, math.inf]}},
@@ -167,9 +166,9 @@ def test_what_is_no_number_is_none() -> None:
 
 def test_the_worst_comes_first() -> None:
     findings = [
-        a_finding(code="A", severity=Severity.INFO, confidence=1.0),
-        a_finding(code="B", severity=Severity.ERROR, confidence=0.5),
-        a_finding(code="C", severity=Severity.ERROR, confidence=0.9),
-        a_finding(code="D", severity=Severity.WARNING, confidence=1.0),
+        a_finding(code="A", severity=Severity.INFO, depth=0),
+        a_finding(code="B", severity=Severity.ERROR, depth=3),
+        a_finding(code="C", severity=Severity.ERROR, depth=1),
+        a_finding(code="D", severity=Severity.WARNING, depth=0),
     ]
     assert [f.code for f in worst_first(findings)] == ["C", "B", "D", "A"]

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 import stayfinite.rules
-from stayfinite.findings import CAUSES, FAMILIES, Finding, Rule, Severity, all_rules, examine, find_rule
+from stayfinite.findings import (
+    CAUSES,
+    FAMILIES,
+    Depth,
+    Finding,
+    Rule,
+    Severity,
+    all_rules,
+    examine,
+    find_rule,
+)
 from stayfinite.findings.subjects.setup import Group, HeldTensor, OptimizerSetup, Setup
 
 SECTIONS = [
@@ -110,15 +120,15 @@ def test_a_finding_takes_the_rules_own_words_unless_told_otherwise() -> None:
                 evidence={},
                 severity=Severity.INFO,
                 cause="LABEL_INVALID",
-                confidence=0.5,
+                depth=7,
             )
 
     assert TooBig.subject_type() is Thing
     plain, changed = TooBig().check(Thing(3))
-    assert (plain.code, plain.name, plain.cause, plain.severity, plain.confidence) == (
-        "STA997", "too-big", "DATA_SCALE", Severity.WARNING, 1.0,
+    assert (plain.code, plain.name, plain.cause, plain.severity, plain.depth) == (
+        "STA997", "too-big", "DATA_SCALE", Severity.WARNING, Depth.RUN,
     )  # fmt: skip
-    assert (changed.severity, changed.cause, changed.confidence) == (Severity.INFO, "LABEL_INVALID", 0.5)
+    assert (changed.severity, changed.cause, changed.depth) == (Severity.INFO, "LABEL_INVALID", 7)
 
 
 def test_a_held_tensor_is_described_by_its_own_numbers() -> None:

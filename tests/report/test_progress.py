@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from stayfinite.findings import TensorSummary
-from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import SpikeFacts, StateTensor
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.report.progress import Progress, describe
 from stayfinite.report.refusal import sentence
 
@@ -92,22 +94,29 @@ def a_tensor(name: str) -> TensorSummary:
                 "trigger": "loss",
                 "loss": math.nan,
                 "components": {"kl": math.nan},
-                "batch": (a_tensor("batch[0]"),),
+                "batch": (Operand(a_tensor("batch[0]"), "batch"),),
             },
             "the loss is nan (component kl); batch[0] holds 1 NaN and 2 Inf",
         ),
         ({"trigger": "loss", "loss": math.inf, "rank": 3}, "the loss is inf on rank 3"),
         (
-            {"trigger": "gradient", "gradients": tuple("abcde")},
+            {"trigger": "gradient", "bad_gradients": tuple("abcde")},
             "the gradient is not finite: a, b, c and 2 more",
         ),
         (
             {"trigger": "gradient", "norm_overflowed": True},
             "the gradient norm overflowed although every gradient",
         ),
-        ({"trigger": "parameter", "averages": (a_tensor("ema.w"),)}, "kept state is not finite: ema.w"),
         (
-            {"trigger": "parameter", "bad_update": True, "moments": (a_tensor("Adam[w].exp_avg"),)},
+            {"trigger": "parameter", "state": (StateTensor("average", "ema.w", 1, 2, 4),)},
+            "kept state is not finite: ema.w",
+        ),
+        (
+            {
+                "trigger": "parameter",
+                "bad_update": True,
+                "state": (StateTensor("optimizer state", "Adam[w].exp_avg", 1, 2, 4),),
+            },
             "the optimizer's update made Adam[w].exp_avg non-finite and was undone",
         ),
         (
@@ -117,5 +126,5 @@ def a_tensor(name: str) -> TensorSummary:
     ],
 )
 def test_a_refused_step_in_one_sentence(facts: dict[str, object], says: str) -> None:
-    step = RefusedStep(**{"step": 1, "loss": 1.0, "grad_norm": 1.0, **facts})  # type: ignore[arg-type]
+    step = FailedStep(**{"step": 1, "phase": "forward", "loss": 1.0, "grad_norm": 1.0, **facts})  # type: ignore[arg-type]
     assert sentence(step).startswith(says)

@@ -36,7 +36,7 @@ class Explained:
     def __str__(self) -> str:
         births = [] if self.step is None else self.step.births[:4]
         told = [f"{b.phase} {b.op} {b.transition} line {b.birth.line} {dict(b.facts)}" for b in births]
-        told += [f"{f.code} {f.cause} {f.confidence:.2f} line {f.line}: {f.message}" for f in self.findings]
+        told += [f"{f.code} {f.cause} {f.depth} line {f.line}: {f.message}" for f in self.findings]
         return "\n".join(["", *told])
 
 

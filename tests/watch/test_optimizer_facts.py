@@ -22,7 +22,7 @@ def test_a_half_state_shows_that_eps_is_zero_in_it() -> None:
     facts = optimizer_facts(trained(torch.float16, lr=0.0, weight_decay=0.5))
     assert (facts.kind, facts.lr, facts.eps, facts.eps_in_dtype) == ("AdamW", 0.0, 1e-8, 0.0)
     assert (facts.param_dtypes, facts.state_dtypes) == (("float16",), ("float16",))
-    assert (facts.steps, facts.betas, facts.weight_decay) == (2, (0.9, 0.999), 0.5)
+    assert facts.steps == 2
 
 
 def test_what_somebody_counted_comes_before_what_the_state_says() -> None:
@@ -33,7 +33,7 @@ def test_what_somebody_counted_comes_before_what_the_state_says() -> None:
 
 def test_an_optimizer_without_eps_betas_and_state() -> None:
     facts = optimizer_facts(torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.25))
-    assert (facts.lr, facts.eps, facts.eps_in_dtype, facts.betas) == (0.25, None, None, ())
+    assert (facts.lr, facts.eps, facts.eps_in_dtype) == (0.25, None, None)
     assert (facts.state_dtypes, facts.steps) == ((), 0)
 
 

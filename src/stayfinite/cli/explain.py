@@ -7,6 +7,7 @@ import difflib
 import click
 
 from stayfinite.findings import CAUSES, Rule, all_rules, find_rule
+from stayfinite.findings.retired import RETIRED
 from stayfinite.findings.symptoms import SYMPTOMS, find_symptom
 from stayfinite.report.terminal import console, markdown
 
@@ -33,7 +34,10 @@ def command(code: str | None, symptom: str | None) -> None:
         return
     if code is None:
         raise click.UsageError("name a rule or a cause (stayfinite rules lists them), or use --symptom")
-    rule = find_rule(code)
+    replaced = RETIRED.get(code.strip().upper())
+    if replaced is not None:
+        click.echo(f"{code.strip().upper()} is retired: {replaced} replaced it and says the same.\n")
+    rule = find_rule(replaced or code)
     if rule is not None:
         _show(rule)
         return

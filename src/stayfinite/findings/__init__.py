@@ -1,7 +1,7 @@
 """The vocabulary that everything else speaks: findings, incidents, rules and the subjects they examine."""
 
 from stayfinite.findings.causes import CAUSES
-from stayfinite.findings.finding import Finding, Proof, Severity, worst_first
+from stayfinite.findings.finding import Depth, Finding, Proof, Severity, worst_first
 from stayfinite.findings.incident import Birth, Histogram, Incident, PathStep, TensorSummary
 from stayfinite.findings.jsonable import Json, as_float, dumps, jsonable
 from stayfinite.findings.rule import FAMILIES, Rule, all_rules, examine, find_rule
@@ -10,6 +10,7 @@ __all__ = [
     "CAUSES",
     "FAMILIES",
     "Birth",
+    "Depth",
     "Finding",
     "Histogram",
     "Incident",

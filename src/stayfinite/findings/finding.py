@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from stayfinite.findings.jsonable import Json, as_float, jsonable
+from stayfinite.findings.jsonable import Json, as_float, fields_of, jsonable
 
 
 class Severity(str, Enum):
@@ -23,6 +23,16 @@ class Severity(str, Enum):
         return list(Severity).index(self)
 
 
+class Depth:
+    """Where in the chain of causes a finding belongs. Births themselves count 1, 2, 3 in the order of cause."""
+
+    FIRST = -1  # before anything else: a learning rate that is absurd by itself, and an update that shows it
+    UPSTREAM = 0  # came before the birth and led to it: a learning rate, a data range, a misused scaler
+    BIRTH = 1
+    RUN = 50  # a mistake of the run that may have nothing to do with the birth
+    CONSEQUENCE = 100  # followed from the birth: a check that did not see it, state that kept it
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What happened when a remedy was tried on the replayed step."""
@@ -34,23 +44,11 @@ class Proof:
     tried: int = 1
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "remedy": self.remedy,
-            "finite": self.finite,
-            "loss": jsonable(self.loss),
-            "distortion": jsonable(self.distortion),
-            "tried": self.tried,
-        }
+        return fields_of(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Proof:
-        return cls(
-            data["remedy"],
-            data["finite"],
-            as_float(data["loss"]),
-            as_float(data["distortion"]),
-            data["tried"],
-        )
+        return cls(**{**data, "loss": as_float(data["loss"]), "distortion": as_float(data["distortion"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +61,13 @@ class Finding:
     severity: Severity
     message: str
     fix: str
-    confidence: float = 1.0
     file: str | None = None
     line: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     patch: str | None = None
     proof: Proof | None = None
     column: int | None = None
+    depth: int = 0  # how late in the chain of causes, see `Depth`; orders findings, and is not written
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -77,7 +75,6 @@ class Finding:
             "name": self.name,
             "cause": self.cause,
             "severity": self.severity.value,
-            "confidence": self.confidence,
             "file": self.file,
             "line": self.line,
             "column": self.column,
@@ -90,23 +87,11 @@ class Finding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        return cls(
-            code=data["code"],
-            name=data["name"],
-            cause=data["cause"],
-            severity=Severity(data["severity"]),
-            message=data["message"],
-            fix=data["fix"],
-            confidence=data["confidence"],
-            file=data["file"],
-            line=data["line"],
-            evidence=data["evidence"],
-            patch=data["patch"],
-            proof=Proof.from_json(data["proof"]) if data["proof"] else None,
-            column=data.get("column"),  # incidents of earlier versions have none
-        )
+        known = {key: data[key] for key in cls.__slots__ if key in data}  # older files say more
+        proof = Proof.from_json(data["proof"]) if data["proof"] else None
+        return cls(**{**known, "severity": Severity(data["severity"]), "proof": proof})
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """Errors before warnings before information; within one level the most certain first."""
-    return sorted(findings, key=lambda f: (f.severity.rank, -f.confidence))
+    """Errors before warnings before information; within one level what came first in the chain of causes."""
+    return sorted(findings, key=lambda f: (f.severity.rank, f.depth))

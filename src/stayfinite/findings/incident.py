@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stayfinite.findings.finding import Finding
-from stayfinite.findings.jsonable import Json, as_float, jsonable
+from stayfinite.findings.jsonable import Json, as_float, fields_of, jsonable
 
 SCHEMA = 1
 
@@ -54,31 +54,23 @@ class TensorSummary:
     histogram: Histogram | None = None
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "min": jsonable(self.min),
-            "max": jsonable(self.max),
-            "zeros": self.zeros,
-            "nan": self.nan,
-            "inf": self.inf,
-            **({"histogram": self.histogram.to_json()} if self.histogram is not None else {}),
-        }
+        """As `incident.json` has it; a tensor without a histogram has no such entry."""
+        plain = fields_of(self)
+        if self.histogram is None:
+            del plain["histogram"]
+        else:
+            plain["histogram"] = self.histogram.to_json()
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorSummary:
-        return cls(
-            name=data["name"],
-            shape=tuple(data["shape"]),
-            dtype=data["dtype"],
-            min=as_float(data["min"]),
-            max=as_float(data["max"]),
-            zeros=data["zeros"],
-            nan=data["nan"],
-            inf=data["inf"],
-            histogram=Histogram.from_json(data["histogram"]) if data.get("histogram") else None,
-        )
+        made = {
+            "min": as_float(data["min"]),
+            "max": as_float(data["max"]),
+            "shape": tuple(data["shape"]),
+            "histogram": Histogram.from_json(data["histogram"]) if data.get("histogram") else None,
+        }
+        return cls(**{**data, **made})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +94,7 @@ class Birth:
     inputs: tuple[TensorSummary, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "op": self.op,
-            "call": self.call,
-            "file": self.file,
-            "line": self.line,
-            "source": self.source,
-            "function": self.function,
-            "module": self.module,
-            "kind": self.kind,
-            "nan": self.nan,
-            "inf": self.inf,
-            "numel": self.numel,
-            "first_index": list(self.first_index),
-            "dtype": self.dtype,
-            "samples": list(self.samples),
-            "inputs": [tensor.to_json() for tensor in self.inputs],
-        }
+        return fields_of(self) | {"inputs": [tensor.to_json() for tensor in self.inputs]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Birth:
@@ -141,7 +117,7 @@ class PathStep:
     module: str | None
 
     def to_json(self) -> dict[str, Json]:
-        return {"op": self.op, "file": self.file, "line": self.line, "module": self.module}
+        return fields_of(self)
 
 
 @dataclass(slots=True)
@@ -190,17 +166,11 @@ class Incident:
             raise ValueError(
                 f"this incident has schema {data.get('schema')!r}; this version of stayfinite reads {SCHEMA}"
             )
-        return cls(
-            step=data["step"],
-            phase=data["phase"],
-            trigger=data["trigger"],
-            reproduced=data["reproduced"],
-            birth=Birth.from_json(data["birth"]) if data["birth"] else None,
-            path=[PathStep(**step) for step in data["path"]],
-            history=list(data["history"]),
-            findings=[Finding.from_json(item) for item in data["findings"]],
-            action=data["action"],
-            environment=dict(data["environment"]),
-            observed=[TensorSummary.from_json(item) for item in data.get("observed", [])],
-            not_located=data.get("not_located", ""),
-        )
+        known = {key: data[key] for key in cls.__slots__ if key in data}
+        made = {
+            "birth": Birth.from_json(data["birth"]) if data["birth"] else None,
+            "path": [PathStep(**step) for step in data["path"]],
+            "findings": [Finding.from_json(item) for item in data["findings"]],
+            "observed": [TensorSummary.from_json(item) for item in data.get("observed", [])],
+        }
+        return cls(**{**known, **made})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,6 +43,11 @@ def jsonable(value: Any) -> Json:
     if isinstance(value, Path):
         return str(value)
     return str(value)
+
+
+def fields_of(thing: Any) -> dict[str, Json]:
+    """The fields of a dataclass, nested ones too, in plain JSON types."""
+    return {key: jsonable(value) for key, value in asdict(thing).items()}
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

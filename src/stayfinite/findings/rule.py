@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from stayfinite.findings.causes import CAUSES
-from stayfinite.findings.finding import Finding, Proof, Severity
+from stayfinite.findings.finding import Depth, Finding, Proof, Severity
+from stayfinite.findings.subjects.run_record import Place
 
 Subject = TypeVar("Subject")
 
@@ -36,6 +37,7 @@ class Rule(ABC, Generic[Subject]):
     name: ClassVar[str]
     cause: ClassVar[str]
     severity: ClassVar[Severity]
+    more_specific_than: ClassVar[tuple[str, ...]] = ()  # codes that it goes before, all else being equal
 
     @abstractmethod
     def check(self, subject: Subject) -> Iterator[Finding]:
@@ -50,7 +52,8 @@ class Rule(ABC, Generic[Subject]):
         file: str | None = None,
         line: int | None = None,
         column: int | None = None,
-        confidence: float = 1.0,
+        place: Place | None = None,
+        depth: int = Depth.RUN,
         severity: Severity | None = None,
         cause: str | None = None,
         proof: Proof | None = None,
@@ -63,10 +66,10 @@ class Rule(ABC, Generic[Subject]):
             severity=severity or self.severity,
             message=message,
             fix=fix,
-            confidence=confidence,
-            file=file,
-            line=line,
+            file=place.file if place is not None else file,
+            line=place.line if place is not None else line,
             column=column,
+            depth=depth,
             evidence=evidence,
             proof=proof,
         )

@@ -47,7 +47,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
                 "a mean, mask or softmax over nothing in those batches", ("NUM005", "NUM006", "NUM008"), _RUN
             ),
             Suspect("CTC samples with too few frames; boxes without area", ("DAT030", "DAT029"), _DATA),
-            Suspect("a GradScaler looking for its scale, which is harmless", ("LOG006", "STA024"), _LOGS),
+            Suspect("a GradScaler looking for its scale, which is harmless", ("LOG006", "STA010"), _LOGS),
         ),
     ),
     Symptom(
@@ -60,7 +60,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
                 ("LOG003", "LOG007"),
                 _LOGS,
             ),
-            Suspect("one batch that stands out", ("RUN014", "LOG005", "DAT021"), _RUN),
+            Suspect("one batch that stands out", ("RUN001", "LOG005", "DAT021"), _RUN),
             Suspect(
                 "a value that grew until it passed the range of float16 or float32",
                 ("NUM021", "NUM025"),
@@ -100,7 +100,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
             Suspect("parameters or buffers that nobody initialised", ("STA001", "STA002", "NUM016"), _RUN),
             Suspect(
                 "an eps that is zero in half precision, an optimizer that divides by it",
-                ("STA003", "STA021", "STA026"),
+                ("STA003", "STA021", "STA012"),
                 _RUN,
             ),
             Suspect("raw, constant or non-finite inputs", ("DAT020", "DAT021", "DAT022"), _DATA),
@@ -187,7 +187,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
             Suspect("a bad value in the branch that `where` does not take", ("NUM018",), _RUN),
             Suspect(
                 "clipping before unscale_, or by a norm that is not finite",
-                ("STA008", "STA023", "STA025"),
+                ("STA008", "STA025"),
                 _RUN,
             ),
         ),

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.recover import Action
 from stayfinite.watch.sentinel import Reading
 from stayfinite.watch.verdict import Numbers, Verdict
@@ -75,7 +75,7 @@ class Outcome:
 class Refusal:
     """A step that was refused and undone; what is still to be done about it."""
 
-    refused: RefusedStep
+    refused: FailedStep
     attempt: Attempt
     action: Action
     what: str

@@ -9,6 +9,8 @@ from dataclasses import replace
 import torch
 
 from stayfinite.findings import Finding, Severity, examine, worst_first
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import ClipCall, Place, RunRecord
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.setup import examine_setup, watch_autocast
 
@@ -28,8 +30,11 @@ class Audit:
         self._examine()
 
     def _examine(self) -> None:
+        self._report(examine(self._setup))
+
+    def _report(self, findings: list[Finding]) -> None:
         known = {(finding.code, finding.message) for finding in self.findings}
-        for finding in worst_first(examine(self._setup)):
+        for finding in worst_first(findings):
             if (finding.code, finding.message) not in known:
                 self.findings.append(finding)
                 self._say(finding)
@@ -56,6 +61,5 @@ class Audit:
 
     def saw_scaled_clip(self) -> None:
         """A loop clips gradients that are still multiplied by the loss scale."""
-        if not self._setup.clipped_scaled:
-            self._setup = replace(self._setup, clipped_scaled=True)
-            self._examine()
+        clip = ClipCall(Place(), calls=1, scaled=True)
+        self._report(examine(FailedStep(0, "state", "parameter", RunRecord(clips=(clip,))), only=("STA008",)))

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from torch.optim import Optimizer
 
-from stayfinite.findings import Finding, Incident, Json, as_float, examine, worst_first
+from stayfinite.findings import Incident, Json, as_float
 from stayfinite.findings.incident import ACTIONS
-from stayfinite.findings.ranking import rank
+from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.refused_step import RefusedStep
-from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
@@ -20,11 +19,6 @@ from stayfinite.guarding.run import GuardedRun
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
 from stayfinite.watch.optimizer_facts import optimizer_facts
-
-_PHASES = {"loss": "forward", "gradient": "backward", "spike": "forward", "parameter": "state"}
-_SYMPTOMS = ("STA011", "STA012")
-_AFTERMATH = 0.1
-"""How likely state that went bad in a step is to be its cause, when the replay saw the value born."""
 
 
 class Explaining:
@@ -61,7 +55,7 @@ class Explaining:
 
     def file(
         self,
-        refused: RefusedStep,
+        refused: FailedStep,
         evidence: FailedStep | None,
         attempt: Attempt,
         result: StepResult,
@@ -78,8 +72,8 @@ class Explaining:
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
         run = self._run
-        refused = facts.of_state(run.telling.step, run.health)
-        incident = _without_replay(refused, action, run.telling.history, environment(run.device))
+        refused, history = facts.of_state(run.telling.step, run.health), run.telling.history
+        incident = _explain(refused, None, run.state.optimizers, action, history, environment(run.device))
         run.telling.of_incident(incident, goes_on=False)
 
     def mended(self) -> None:
@@ -93,60 +87,38 @@ class Explaining:
 
 
 def _explain(
-    refused: RefusedStep,
+    refused: FailedStep,
     evidence: FailedStep | None,
     optimizers: Sequence[Optimizer],
     action: str,
     history: list[dict[str, Json]],
     environment: dict[str, Json],
 ) -> Incident:
-    """The incident: as the replay shows it, or as far as the guard can tell without one."""
-    if evidence is None:
-        return _without_replay(refused, action, history, environment)
-    step = replace(
-        evidence,
-        step=refused.step,
-        history=tuple(_records(history)),
-        optimizers=tuple(optimizer_facts(optimizer) for optimizer in optimizers),
+    """The incident: what the guard saw, and where a replay shows more, that too."""
+    run = RunRecord(
+        history=tuple(_records(history)), optimizers=tuple(optimizer_facts(each) for each in optimizers)
     )
-    incident = to_incident(step, _findings(refused, step), action)
-    incident.observed = list(refused.observed)
-    incident.trigger, incident.history, incident.environment = refused.trigger, history, environment
+    step = replace(refused, run=run, reproduced=None if evidence is None else True)
+    if evidence is not None:
+        step = replace(
+            step,
+            phase=evidence.phase,
+            births=evidence.births,
+            sink=evidence.sink,
+            path=evidence.path,
+            benign=evidence.benign,
+            comparisons=evidence.comparisons,
+        )
+    incident = to_incident(step, explain(step), environment, action)
+    incident.history = history
     return incident
 
 
-def _without_replay(
-    refused: RefusedStep, action: str, history: list[dict[str, Json]], environment: dict[str, Json]
-) -> Incident:
-    """The incident as far as the guard itself can tell it."""
-    return Incident(
-        step=refused.step,
-        phase="data" if refused.batch else "optimizer" if refused.bad_update else _PHASES[refused.trigger],
-        trigger=refused.trigger,
-        history=history,
-        findings=worst_first(examine(refused)),
-        observed=list(refused.observed),
-        action=action,
-        environment=environment,
-    )
-
-
-def _findings(refused: RefusedStep, step: FailedStep) -> list[Finding]:
-    """What the replay explains comes before what it has only brought about.
-
-    The replay began from the state before the step. A value that was born in it is therefore the reason for an
-    update or a buffer that this step made bad, and not their consequence.
-    """
-    traced, shown = list(examine(step)), list(examine(refused))
-    if not traced or step.birth is None or step.birth.transition == "outside":
-        return rank([*traced, *shown], one_per_cause=True)
-    aftermath = [replace(f, confidence=_AFTERMATH) for f in shown if f.code in _SYMPTOMS]
-    causes = [f for f in shown if f.code not in _SYMPTOMS]
-    return [*rank([*traced, *causes], one_per_cause=True), *aftermath]
-
-
 def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
-    for line in history:
+    """The recorded steps. How far an update went is known, and recorded, one step later."""
+    steps = [line for line in history if isinstance(line.get("step"), int)]
+    nothing: dict[str, Json] = {}
+    for line, following in zip(steps, [*steps[1:], nothing], strict=True):
         step, rates = line.get("step"), line.get("lr")
         if isinstance(step, int):
             yield StepRecord(
@@ -155,6 +127,6 @@ def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
                 grad_norm=as_float(line.get("grad_norm")),
                 lr=as_float(rates[0]) if isinstance(rates, list) and rates else None,
                 scale=as_float(line.get("scale")),
-                update_ratio=as_float(line.get("update_ratio")),
+                update_ratio=as_float(following.get("update_ratio")),
                 applied=line.get("action") == "none",
             )

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stayfinite.findings import TensorSummary
-from stayfinite.findings.subjects.refused_step import RefusedStep, SpikeFacts
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import SpikeFacts, StateTensor
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.health import Health
 from stayfinite.recover.scaling import Scaling
@@ -15,6 +16,16 @@ from stayfinite.watch.finite import nonfinite, summarize, tensors_in
 from stayfinite.watch.spikes import Spike
 from stayfinite.watch.verdict import Verdict
 from stayfinite.watch.watcher import Trouble
+
+_OWNERS = {"parameter": "parameter", "buffer": "buffer", "optimizer": "optimizer state", "ema": "average"}
+_PHASES: dict[Trouble, str] = {
+    "loss": "forward",
+    "gradient": "backward",
+    "spike": "forward",
+    "setting": "optimizer",
+    "scale": "state",
+    "update": "optimizer",
+}
 
 
 def gather(
@@ -25,21 +36,24 @@ def gather(
     health: Health,
     scaling: Scaling,
     jumps: Mapping[str, Spike],
-) -> RefusedStep:
+) -> FailedStep:
     """Look at everything; called before the step is undone."""
-    bad = _by_kind(health)
     culprits = [] if verdict.norm_is_finite else attempt.culprits()
     batches: Any = attempt.window.batches
-    return RefusedStep(
+    batch = tuple(
+        Operand(bad, "batch") for bad in nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))
+    )
+    return FailedStep(
         step=step,
+        phase="data" if batch else _PHASES[trouble],
         trigger="parameter" if trouble in ("setting", "scale", "update") else trouble,
         loss=verdict.own_loss if verdict.bad_rank is None else verdict.bad_loss,
         grad_norm=verdict.grad_norm,
         components={name: verdict.components.get(name, math.nan) for name in verdict.bad_components},
-        batch=tuple(nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))),
-        gradients=tuple(culprits),
+        batch=batch,
+        bad_gradients=tuple(culprits),
         norm_overflowed=not verdict.norm_is_finite and not culprits,
-        **bad,
+        state=_bad_state(step, health),
         bad_update=trouble == "update",
         settings=tuple(attempt.bad_settings),
         scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
@@ -50,16 +64,13 @@ def gather(
     )
 
 
-def of_state(step: int, health: Health) -> RefusedStep:
+def of_state(step: int, health: Health) -> FailedStep:
     """State that is bad between two steps: nothing is known of how it became so."""
-    return RefusedStep(step, "parameter", None, None, **_by_kind(health))
+    return FailedStep(step, "state", "parameter", reproduced=None, state=_bad_state(step, health))
 
 
-_FIELDS = {"parameter": "parameters", "buffer": "buffers", "optimizer": "moments", "ema": "averages"}
-
-
-def _by_kind(health: Health) -> dict[str, Any]:
-    bad: dict[str, list[TensorSummary]] = {field: [] for field in _FIELDS.values()}
-    for kind, summary in health.bad():
-        bad[_FIELDS[kind]].append(summary)
-    return {field: tuple(tensors) for field, tensors in bad.items()}
+def _bad_state(step: int, health: Health) -> tuple[StateTensor, ...]:
+    return tuple(
+        StateTensor(_OWNERS[kind], bad.name, bad.nan, bad.inf, math.prod(bad.shape), step, dtype=bad.dtype)
+        for kind, bad in health.bad()
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.recover.ladder import Ladder
 
 
-def can_do_without(refused: RefusedStep, attempt: Attempt, ladder: Ladder) -> bool:
+def can_do_without(refused: FailedStep, attempt: Attempt, ladder: Ladder) -> bool:
     """Some components are bad, others good, the sum is what is trained, and the policy allows it, for a while."""
     loss = attempt.window.losses[0] if attempt.window.losses else None
     return (

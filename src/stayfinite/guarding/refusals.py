@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
 from stayfinite.guarding.explain import Explaining
@@ -45,7 +44,7 @@ class Refusals:
 
     # -- undo
 
-    def undo(self, outcome: Outcome) -> RefusedStep:
+    def undo(self, outcome: Outcome) -> FailedStep:
         """Look at everything, then leave it as it was before the step. The scaler is settled by its owner."""
         refused = self.facts(outcome)
         attempt = outcome.attempt
@@ -63,7 +62,7 @@ class Refusals:
         if (repaired := scaling.repair()) is not None:
             self._telling.tell("repair", repaired)
 
-    def facts(self, outcome: Outcome) -> RefusedStep:
+    def facts(self, outcome: Outcome) -> FailedStep:
         """All that is known of the step without replaying it."""
         run, verdict, trouble = self._run, outcome.verdict, outcome.trouble
         assert trouble is not None, "only a step with trouble is refused"
@@ -94,13 +93,13 @@ class Refusals:
 
     # -- recover: climb the ladder
 
-    def may_leave_out(self, refused: RefusedStep, attempt: Attempt) -> bool:
+    def may_leave_out(self, refused: FailedStep, attempt: Attempt) -> bool:
         """Every rank can do without what is bad; if one cannot, none does."""
         if self._run.policy.bad_component != "leave-out":
             return False
         return not self._run.any_rank(not can_do_without(refused, attempt, self._recovery.ladder))
 
-    def answer(self, refused: RefusedStep, outcome: Outcome) -> Refusal:
+    def answer(self, refused: FailedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
         who = run.numbers_of(outcome.attempt.optimizers)

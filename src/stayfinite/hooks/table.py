@@ -44,6 +44,7 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook("optimizer_made", _OPTIMIZER, "__init__", "guarding optimizers of unchanged scripts"),
     Hook("optimizer_load", _OPTIMIZER, "load_state_dict", "findings about resumed optimizers"),
+    Hook("optimizer_read", _OPTIMIZER, "state_dict", "knowing a state that was only read and loaded again"),
     Hook("scaler_made", _SCALER, "__init__", "findings about loss scales"),
     Hook("scale", _SCALER, "scale", "the loss before it is scaled"),
     Hook("unscale", _SCALER, "unscale_", "findings about the order of unscale and clip"),

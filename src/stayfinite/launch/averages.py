@@ -1,10 +1,10 @@
-"""Observes copies of models (averages, teachers): whether a copy in half precision moves when it is written to."""
+"""Observes copies of models and of their weights: whether a copy in half precision moves when it is written to."""
 
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ import torch
 
 from stayfinite.findings.subjects.run_record import AverageFacts, Place
 from stayfinite.launch.run_log import here
+from stayfinite.replay import Tracer
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import is_plain
 
 _SAMPLED = 64  # values of each parameter that are remembered
 _KEPT = 16
+_OFTEN = 20
 
 
 @dataclass(slots=True)
@@ -30,9 +32,28 @@ class _Copy:
 class Averages:
     """Copies of modules, and a few of their values when they were made."""
 
-    def __init__(self, only_looking: Callable[[], AbstractContextManager[None]]) -> None:
-        self._only_looking = only_looking
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer, self._only_looking = tracer, tracer.only_looking
         self._copies: list[_Copy] = []
+        self._trained: list[
+            tuple[weakref.ref[torch.Tensor], torch.Tensor]
+        ] = []  # and a sample from the beginning
+
+    def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
+        if steps == 0:
+            with self._only_looking():
+                self._trained += [
+                    (weakref.ref(p), _some(p))
+                    for group in optimizer.param_groups
+                    for p in group["params"]
+                    if _is_usable(p)
+                ]
+
+    def after_update(self, optimizer: torch.optim.Optimizer, loss: float | None) -> None:
+        """Nothing: an average is judged when the run is over."""
+
+    def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nothing either."""
 
     def copied(self, source: Any, result: Any) -> None:
         if not isinstance(source, torch.nn.Module) or not isinstance(result, torch.nn.Module):
@@ -45,7 +66,7 @@ class Averages:
     def facts(self) -> tuple[AverageFacts, ...]:
         """Copies in half precision that are still there and were written to."""
         with self._only_looking():
-            return tuple(self._half_copies())
+            return (*self._half_copies(), *self._half_tensors())
 
     def _half_copies(self) -> Iterator[AverageFacts]:
         for known in self._copies:
@@ -68,6 +89,33 @@ class Averages:
                 source_moved += int((_some(original).to(value.dtype) != rounded).sum())
             if values:
                 yield AverageFacts(dtype, writes, values, still, source_moved, known.made)
+
+    def _half_tensors(self) -> Iterator[AverageFacts]:
+        """Averages kept as plain tensors: as often written to as an average is, of the shape of a weight."""
+        living = [
+            t
+            for t in gc.get_objects()
+            if type(t) is torch.Tensor and t.dtype in HALF and _is_usable(t) and t._version >= _OFTEN
+        ]
+        values = still = moved = 0
+        first: torch.Tensor | None = None
+        for reference, begun in self._trained if living else ():
+            parameter = reference()
+            for tensor in living if parameter is not None else ():
+                rounded = begun.to(tensor.dtype)
+                if parameter is None or tensor.shape != parameter.shape or tensor.device != parameter.device:
+                    continue
+                same = int((_some(tensor) == rounded).sum())
+                if 2 * same > rounded.numel():  # it began as this weight, and most of it is still that
+                    first = tensor if first is None else first
+                    values, still = values + rounded.numel(), still + same
+                    moved += int((_some(parameter).to(tensor.dtype) != rounded).sum())
+                    break
+        if first is not None:
+            site = self._tracer.written_at(first)
+            made = Place(site.file, site.line, site.source) if site is not None else Place()
+            dtype = str(first.dtype).removeprefix("torch.")
+            yield AverageFacts(dtype, first._version, values, still, moved, made)
 
 
 def _is_usable(parameter: torch.Tensor) -> bool:

@@ -84,7 +84,6 @@ class Clips:
                 max_norm=w.max_norm,
                 calls=w.calls,
                 norm=w.norm,
-                norm_finite=w.norm is None or math.isfinite(w.norm),
                 nonfinite_norms=w.nonfinite,
                 mixed=w.mixed,
                 scaled=w.scale is not None,

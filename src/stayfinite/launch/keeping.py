@@ -16,7 +16,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.refused_step import RefusedStep
 from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.explain import Explaining
@@ -36,12 +35,12 @@ from stayfinite.watch.intercept import intercept
 class ScriptExplaining(Explaining):
     """What a guard refuses becomes a suspicion of the run's session instead of a file of its own."""
 
-    tell: Callable[[RefusedStep, FailedStep | None, StepResult], None]
+    tell: Callable[[FailedStep, FailedStep | None, StepResult], None]
     tell_mended: Callable[[], None]
 
     def file(
         self,
-        refused: RefusedStep,
+        refused: FailedStep,
         evidence: FailedStep | None,
         attempt: Attempt,
         result: StepResult,
@@ -101,14 +100,14 @@ class Keeper:
         if self._first_forward is not None:
             self._first_forward.remove()
 
-    def remarks(self) -> Iterator[str]:
+    def remarks(self, *, weights_are_finite: bool) -> Iterator[str]:
         """What the reader of a report should know."""
         if self.obstacle is not None:
             yield f"The run was watched but not guarded: {self.obstacle}"
         elif self.refused:
             counts = self.counts
             yield (
-                f"{self.refused} updates were not applied; the weights are finite. "
+                f"{self.refused} updates were not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
 
@@ -237,7 +236,9 @@ class Keeper:
             with self._tracer.only_looking():
                 if self._driven is None:
                     self._loop.put_back_aftermath()
-                self._loop.saw_backward(roots, before)
+                scalers = self._observers.scalers
+                losses = roots if self._loop.replaying else [scalers.before_scaling(root) for root in roots]
+                self._loop.saw_backward(losses, before)
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         if self._loop is None or self._tracer.active:
@@ -275,7 +276,7 @@ class Keeper:
         self.mended += 1
         self._watch.buffers_were_bad(self._observers.log.step - int(self._in_skipped_step))
 
-    def _refused(self, refused: RefusedStep, evidence: FailedStep | None, result: StepResult) -> None:
+    def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
         log = self._observers.log
         made = refused.bad_update  # and taken back: then it has been counted
         step = log.step - 1 if made else log.step

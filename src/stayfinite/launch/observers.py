@@ -18,7 +18,6 @@ from stayfinite.launch.averages import Averages
 from stayfinite.launch.checkpoint_files import CheckpointFiles
 from stayfinite.launch.clips import Clips
 from stayfinite.launch.optimizers import Optimizers
-from stayfinite.launch.patches import Patches
 from stayfinite.launch.replicas import Replicas
 from stayfinite.launch.resumes import Resumes
 from stayfinite.launch.run_log import RunLog, here
@@ -37,7 +36,7 @@ class Observers:
 
     def __init__(self, log: RunLog, tracer: Tracer) -> None:
         self.log, self.tracer = log, tracer
-        self.patches, self.listening = Patches(), Listening()
+        self.listening = Listening()
         self.optimizers = Optimizers(log, tracer.only_looking)
         self.scalers = Scalers(log, self.optimizers)
         self.optimizers.on_step = self.scalers.optimizer_steps
@@ -47,7 +46,8 @@ class Observers:
         self.resumes = Resumes(log, self.optimizers, tracer.only_looking)
         self.schedulers.on_load = self.resumes.scheduler_loaded
         self.replicas = Replicas(tracer)
-        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer.only_looking)
+        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer)
+        self.optimizers.listeners.append(self.averages)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []
         self.autocast: str | None = None
@@ -73,7 +73,6 @@ class Observers:
 
     def remove(self) -> None:
         self.listening.stop()
-        self.patches.undo()
         self.optimizers.remove()
 
     def _copying(self, original: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,9 +125,11 @@ class Observers:
 
     def complete(self, step: FailedStep) -> FailedStep:
         """The evidence of a step with all that the observers know now."""
-        return replace(
-            step,
-            history=step.history or self.log.so_far(),
+        moved = self.optimizers.update_ratios()
+        history = step.run.history or self.log.so_far()
+        run = replace(
+            step.run,
+            history=tuple(replace(record, update_ratio=moved.get(record.step)) for record in history),
             first_steps=tuple(self.log.first_steps),
             optimizers=self.optimizers.facts(),
             updates=self.optimizers.audits(),
@@ -140,4 +141,6 @@ class Observers:
             schedulers=self.schedulers.facts(),
             targets=self.targets.facts(),
             averages=self.averages.facts(),
+            rounded=tuple(self.tracer.follower.noticed.rounded),
         )
+        return replace(step, run=run)

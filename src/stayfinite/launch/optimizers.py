@@ -15,11 +15,13 @@ from stayfinite.findings import as_float
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
 from stayfinite.hooks import Listening, listen
 from stayfinite.launch.resumed_rates import ResumedRates
-from stayfinite.launch.run_log import RunLog, here
+from stayfinite.launch.run_log import HISTORY_KEPT, RunLog, here
 from stayfinite.launch.twins import Twins
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import dtype_name, is_plain
+from stayfinite.replay.sites import called_by_us
 from stayfinite.watch.optimizer_facts import optimizer_facts, rate_of
+from stayfinite.watch.updates import UpdateSampler
 
 __all__ = ["Optimizers", "Watched", "rate_of", "total_norm"]
 
@@ -36,6 +38,8 @@ class Watched:
     audit: UpdateAudit | None = None
     before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     facts: OptimizerFacts | None = None
+    sampler: UpdateSampler | None = None
+    state_read: bool = False  # the script asked for its state before there was any
 
 
 def total_norm(gradients: list[torch.Tensor]) -> float:
@@ -77,11 +81,13 @@ class Optimizers:
         self.on_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.after_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.on_created: Callable[[], None] | None = None
+        self._moved: dict[int, torch.Tensor] = {}  # by step: how far its update went, still on the device
         self._handles: list[Any] = []
 
     def install(self, listening: Listening) -> None:
         listening.add(listen("optimizer_made", self._created))
         listening.add(listen("optimizer_load", self._loaded))
+        listening.add(listen("optimizer_read", self._read))
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -110,6 +116,10 @@ class Optimizers:
             watched = self._watch(optimizer, Place())
         return watched
 
+    def _read(self, original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        self.find(optimizer).state_read |= not optimizer.state
+        return original(optimizer, *args, **kwargs)
+
     def _loaded(
         self, original: Any, optimizer: torch.optim.Optimizer, state: Any, *args: Any, **kw: Any
     ) -> Any:
@@ -125,14 +135,16 @@ class Optimizers:
             lr_after=rate_of(optimizer),
             base_before=as_float(base),
             base_after=as_float(group.get("initial_lr")) if base is not None else None,
-            moments_missing=not moments and _says_it_stepped(state),
+            # A wrapper that prepares an optimizer reads its empty state and loads it again: no resume.
+            moments_missing=not moments and _says_it_stepped(state) and not self.find(optimizer).state_read,
             mid_schedule="initial_lr" in group
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
         )
         self.resumed_rates.loaded(optimizer, event.lr_after)
         for listener in self.listeners:
             listener.optimizer_loaded(optimizer)
-        self.loads.append((weakref.ref(optimizer), event))
+        if not called_by_us():
+            self.loads.append((weakref.ref(optimizer), event))
         return result
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -164,6 +176,11 @@ class Optimizers:
                     if p.dtype in HALF and p.grad is not None and is_plain(p)
                 ]
             self.twins.stepping(optimizer, gradients, watched.stepped)
+            if watched.sampler is None:
+                watched.sampler = UpdateSampler(
+                    [p for g in optimizer.param_groups for p in g["params"] if is_plain(p)]
+                )
+            watched.sampler.before()
             if self.before_step is not None:
                 self.before_step(optimizer, self._log.current.grad_norm, gradients)
 
@@ -174,6 +191,10 @@ class Optimizers:
             if watched.before:
                 self._audit(watched)
             watched.facts = self._facts(optimizer, watched) if watched.steps <= 2 else watched.facts
+            moved = watched.sampler.after() if watched.sampler is not None else None
+        if moved is not None:
+            self._moved[self._log.step] = moved
+            self._moved.pop(self._log.step - HISTORY_KEPT, None)
         self._log.optimizer_steps += 1
         self._log.close_step(watched.lrs[-1] if watched.lrs else None, None, applied=True)
         for listener in self.listeners:
@@ -227,6 +248,11 @@ class Optimizers:
             if watched.facts is not None:
                 found.append(replace(watched.facts, steps=watched.steps, stepped=watched.stepped))
         return tuple(found)
+
+    def update_ratios(self) -> dict[int, float]:
+        """By step: the norm of the update over that of the weights before it."""
+        with self._quiet():
+            return {step: float(moved) for step, moved in self._moved.items()}
 
     def audits(self) -> tuple[UpdateAudit, ...]:
         return tuple(watched.audit for watched in self.known.values() if watched.audit is not None)

@@ -53,7 +53,9 @@ class Scalers:
         self._log, self._optimizers = log, optimizers
         self.known: list[Watched] = []
         self._stepping_now = False
-        self._scaled_losses: list[weakref.ref[torch.Tensor]] = []
+        self._scaled_losses: list[
+            tuple[weakref.ref[torch.Tensor], torch.Tensor]
+        ] = []  # and the loss before scaling
         self._looking = False
         self.on_skip: list[Callable[[], None]] = []
 
@@ -94,8 +96,14 @@ class Scalers:
             watched.scale = self._log.scale = self._scale_of(scaler)
         result = original(scaler, *args, **kwargs)
         if watched is not None and isinstance(result, torch.Tensor):
-            self._scaled_losses = [*self._scaled_losses[-7:], weakref.ref(result)]
+            given = args[0] if args else kwargs.get("outputs")
+            if isinstance(given, torch.Tensor) and result.numel() == 1:
+                self._scaled_losses = [*self._scaled_losses[-7:], (weakref.ref(result), given.detach())]
         return result
+
+    def before_scaling(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss that this one is a multiple of; the same one where no scaler made it."""
+        return next((given for known, given in self._scaled_losses if known() is loss), loss)
 
     def _scale_of(self, scaler: Any) -> float:
         self._looking = True
@@ -114,7 +122,7 @@ class Scalers:
         """With create_graph, a gradient goes into another loss; this one still holds the scale."""
         if kwargs.get("create_graph"):
             given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-            scaled = [loss for known in self._scaled_losses if (loss := known()) is not None]
+            scaled = [loss for known, _ in self._scaled_losses if (loss := known()) is not None]
             if any(tensor is loss for tensor in given for loss in scaled):
                 for watched in self.known:
                     if watched.scaled and watched.scaler() is not None:

@@ -15,6 +15,7 @@ from stayfinite.hooks import Listening, listen
 from stayfinite.launch.optimizers import Optimizers, rate_of
 from stayfinite.launch.optimizers import Watched as WatchedOptimizer
 from stayfinite.launch.run_log import RunLog, here
+from stayfinite.replay.sites import called_by_us
 
 _SHOWN = 64
 _LONG_ENOUGH = 8
@@ -38,7 +39,7 @@ class Watched:
     stepped: Place = field(default_factory=Place)
     lrs: list[float] = field(default_factory=list)
     steps: int = 0
-    before_optimizer: bool = False
+    base: float | None = None  # the rate it was given
 
 
 class Schedulers:
@@ -85,6 +86,7 @@ class Schedulers:
                 driven,
                 driven.steps,
                 _largest_rate(scheduler.optimizer),
+                base=next(iter(getattr(scheduler, "base_lrs", ())), None),
             )
         )
 
@@ -98,7 +100,6 @@ class Schedulers:
         watched = self.find(scheduler)
         if self._inside or watched is None:
             return result
-        watched.before_optimizer |= watched.steps == 0 and self._log.optimizer_steps == 0
         watched.steps += 1
         watched.stepped = here()
         self._note_rate(scheduler, "stepped", before, watched.stepped)
@@ -121,7 +122,7 @@ class Schedulers:
         bases = list(getattr(scheduler, "base_lrs", []))
         result = original(scheduler, *args, **kwargs)
         after = list(getattr(scheduler, "base_lrs", []))
-        if self._inside:
+        if self._inside or called_by_us():
             return result
         self._optimizers.resumed_rates.scheduler_loaded(getattr(scheduler, "optimizer", None))
         place = here()
@@ -150,10 +151,10 @@ class Schedulers:
                 total_steps=w.total_steps,
                 created=w.created,
                 stepped=w.stepped,
-                before_optimizer=w.before_optimizer,
                 updates=w.optimizer.steps - w.updates_before,
                 peak=w.peak,
                 gone=w.gone,
+                base=w.base,
             )
             for w in self.known
         )

@@ -16,7 +16,8 @@ from stayfinite.findings import Incident
 from stayfinite.findings.incident import TRIGGERS
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
-from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.subjects.run_record import Place, RunRecord
+from stayfinite.hooks import listen
 from stayfinite.launch import state_scan
 from stayfinite.launch.file_changes import FileChanges
 from stayfinite.launch.keeping import Keeper
@@ -32,6 +33,7 @@ from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.replay.modules import living_models
 from stayfinite.replay.sites import USER, kind_of_file
+from stayfinite.watch.environment import environment
 
 
 class Session:
@@ -68,7 +70,7 @@ class Session:
         if self.keeper is not None:
             self.keeper.install()
         if self._files is not None:
-            self.observers.patches.wrap(torch, "save", self._saving)
+            self.observers.listening.add(listen("file_save", self._saving))
         if self.options.traced and self.options.trace_from_step:
             self.tracer.listen_to_optimizers()
         elif self.options.traced or self.options.locate != "off":
@@ -159,12 +161,12 @@ class Session:
                     suspicion.step,
                     "state",
                     trigger,
+                    RunRecord(history=tuple(self.log.history)),
                     reproduced=reproduced,
-                    history=tuple(self.log.history),
                     state=self._state,
                 )
                 step = self.observers.complete(step)
-                incident = to_incident(step, explain(step))
+                incident = to_incident(step, explain(step), environment(torch.device("cpu")))
                 incident.not_located = reason
                 found.append(incident)
         return found
@@ -174,7 +176,8 @@ class Session:
         if self.tracer.follower.trouble:
             yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
         if self.keeper is not None:
-            yield from self.keeper.remarks()
+            finite = not any(tensor.owner == "parameter" for tensor in self._state)
+            yield from self.keeper.remarks(weights_are_finite=finite)
 
     def _note_uncaught(self, error: BaseException) -> None:
         if self.observers.files.raised(error):
@@ -192,7 +195,8 @@ class Session:
             return
         evidence = self.tracer.failure_of(failure)
         if evidence is not None and evidence.birth is not None and evidence.birth.transition != "deliberate":
-            evidence = replace(evidence, step=self.log.step, history=self.log.so_far())
+            run = RunRecord(history=self.log.so_far())
+            evidence = replace(evidence, step=self.log.step, run=run)
             self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
             return
         evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
@@ -218,10 +222,9 @@ class Session:
             step,
             state=() if handled else self._state,
             handled=handled,
-            rounded=tuple(noticed.rounded),
             comparisons=tuple(noticed.comparisons[-8:]),  # those after the birth count too
         )
-        return to_incident(step, explain(step))
+        return to_incident(step, explain(step), environment(torch.device("cpu")))
 
     def _silent(self) -> Incident | None:
         """A run without a bad value may have failed all the same: rates, lost updates, order of calls."""
@@ -229,18 +232,19 @@ class Session:
             step=self.log.step,
             phase="state",
             trigger="parameter",
-            history=tuple(self.log.whole),
-            complete=True,
+            run=RunRecord(
+                history=tuple(self.log.whole),
+                complete=True,
+                replicas=self.observers.replicas.facts(living_models())
+                or self.observers.optimizers.twins.facts(),
+            ),
             state=self._state,
             gradients=state_scan.gradients(self.observers.optimizers),
             benign=self.tracer.benign(),
-            replicas=self.observers.replicas.facts(living_models())
-            or self.observers.optimizers.twins.facts(),
-            rounded=tuple(self.tracer.follower.noticed.rounded),
         )
         step = self.observers.complete(step)
         findings = explain(step)
-        return to_incident(step, findings) if findings else None
+        return to_incident(step, findings, environment(torch.device("cpu"))) if findings else None
 
 
 def place_of(error: BaseException) -> Place:

@@ -86,9 +86,9 @@ class Suspicions:
 
     def outlasts(self, step: int | None = None) -> bool:
         """What was bad in this step (in any step) is still in buffers or averages; False if nothing was seen."""
-        seen = [known for known in self.all if step is None or known.step == step]
+        seen = [known for known in self.all if not known.expected and (step is None or known.step == step)]
         for known in seen[:1]:
-            known.touched_state, known.expected = True, False
+            known.touched_state = True
         return bool(seen)
 
     def of_step(self, step: int) -> bool:

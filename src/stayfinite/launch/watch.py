@@ -12,6 +12,7 @@ import torch
 
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.hooks import listen
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.run_log import here
@@ -79,8 +80,7 @@ class Watch:
                 continue
             with self.tracer.only_looking():
                 if tensor.numel() == 1 and not quietly:
-                    value = float(tensor.detach())
-                    self.log.loss(value / self.log.scale if self._is_scaled() and self.log.scale else value)
+                    self.log.loss(float(self.observers.scalers.before_scaling(tensor).detach()))
                 bad = is_bad(tensor)
             if bad:
                 self._loss_is_bad = True
@@ -211,7 +211,8 @@ class Watch:
 
     def _script_saw(self, value: float, tensor: torch.Tensor) -> None:
         # With the tracer on, the value's own history decides.
-        if not self.tracer.active and not self.tracer.looking and (math.isnan(value) or tensor.requires_grad):
+        # A number without a graph behind it (a metric, a candidate under no_grad) is nothing that is trained on.
+        if not self.tracer.active and not self.tracer.looking and tensor.requires_grad:
             self._suspect("loss", None)
 
     def _distribution(self, original: Any, distribution: Any, *args: Any, **kwargs: Any) -> None:
@@ -285,7 +286,8 @@ class Watch:
         at = self.log.step if step is None else step
         if evidence is not None:
             self.observers.note_batch_size()
-            evidence = replace(evidence, step=at, history=self.log.so_far(), batch=self.observers.batch())
+            run = RunRecord(history=self.log.so_far())
+            evidence = replace(evidence, step=at, run=run, batch=self.observers.batch())
         suspicion = self.suspicions.add(
             Suspicion(
                 kind,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stayfinite.findings import Birth, TensorSummary
-from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
+from stayfinite.findings.subjects.traced_birth import Operand, Plain, Producer, TracedBirth
 from stayfinite.replay import facts
 from stayfinite.replay.float32 import HALF, in_float32
 from stayfinite.replay.journal import Entry, Journal
@@ -50,6 +50,7 @@ def producer(entry: Entry, journal: Journal, distance: int) -> Producer:
         distance=distance,
         absmax=entry.absmax,
         inputs=tuple(parent.dtype for parent in parents if parent is not None),
+        learnt=entry.learnt,
     )
 
 
@@ -98,6 +99,8 @@ def operand(name: str, tensor: torch.Tensor, entry: Entry | None, journal: Journ
         smallest_positive=numbers.smallest_positive,
         distinct=numbers.distinct,
         requires_grad=tensor.requires_grad,
+        learnt=entry is not None and entry.learnt,
+        in_backward=entry is not None and entry.phase == "backward",
         producers=producers_of(entry, journal),
     )
 
@@ -157,10 +160,29 @@ def gather(
         operands=operands,
         output=operand("output", output, entry, journal) if output is not None else None,
         scalars=scalars,
-        facts=facts.measure(op.bare, facts.Call(tensors, scalars, output, made_by)),
+        facts={
+            **facts.measure(op.bare, facts.Call(tensors, scalars, output, made_by)),
+            **_chosen(running, output),
+        },
         autocast=entry.autocast,
         float32=in_float32(running) if output is not None and output.dtype in HALF else None,
         node=entry.node,
         forward_op=forward.op.name if forward is not None and forward.op is not None else None,
         saved=tuple(operand(name, tensor, journal.writer(tensor), journal) for name, tensor in saved.items()),
     )
+
+
+def _chosen(running: Running, output: torch.Tensor | None) -> dict[str, Plain]:
+    """In the backward pass: at how many bad elements the gradient from above is 0, and at how many it is not."""
+    if running.phase != "backward" or output is None or not is_plain(output):
+        return {}
+    for read in running.reads:
+        if read.entry is None or read.entry.phase != "backward" or not read.value:
+            continue
+        bad = ~torch.isfinite(output)
+        try:
+            left_out = (read.tensor == 0).expand_as(bad)
+        except RuntimeError:  # a reduction or a product of matrices: elements do not correspond
+            continue
+        return {"unselected": int((bad & left_out).sum()), "selected": int((bad & ~left_out).sum())}
+    return {}

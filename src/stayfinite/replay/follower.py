@@ -134,6 +134,7 @@ class Follower:
             leaf = isinstance(tensor, torch.nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
             origin = "constant" if op is not None else "parameter" if leaf else "outside"
         entry = Entry(op, origin, site, phase)
+        entry.learnt = origin == "parameter"
         entry.call, entry.module = self.call, self.modules.path()
         entry.dtype, entry.shape = dtype_name(tensor.dtype), shape_of(tensor)
         if measurable(tensor):
@@ -164,13 +165,11 @@ class Follower:
         self.bad_seen = True
         known = self.name_of(tensor)
         entry.name = known[1] if known else None
-        filled = torch.are_deterministic_algorithms_enabled() and bool(torch.isnan(tensor).all())
         self.births[entry.id] = TracedBirth(
             evidence.birth_of(entry, tensor, self.modules.batch_size),
             "state",
             "uninitialised",
             output=evidence.operand("output", tensor, entry, self.journal),
-            facts={"deterministic_fill": filled},
         )
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -215,7 +214,9 @@ class Follower:
         entry = Entry(op, origin, running.site, running.phase)
         entry.call, entry.module, entry.autocast = self.call, self.modules.path(), self.autocast
         entry.dtype, entry.shape = dtype_name(output.dtype), shape_of(output)
-        entry.parents = tuple(read.entry.id for read in reads if read.entry is not None and read.value)
+        sources = [read.entry for read in reads if read.entry is not None and read.value]
+        entry.parents = tuple(source.id for source in sources)
+        entry.learnt = any(source.learnt for source in sources) or any(r.tensor.requires_grad for r in reads)
         entry.scalars = plain_arguments(op, running.args, running.kwargs)
         if running.node is not None and running.phase == "backward":
             entry.node, entry.forward = running.node.name(), running.forward
@@ -249,7 +250,14 @@ class Follower:
             return
         for read in running.reads:
             source = read.entry
-            if source is not None and source.name is None and source.origin in ("parameter", "outside"):
+            trained = (
+                read.tensor.requires_grad and read.tensor.is_leaf
+            )  # also after an update that was traced
+            if (
+                source is not None
+                and source.name is None
+                and (trained or source.origin in ("parameter", "outside"))
+            ):
                 source.origin, source.name = self.name_of(read.tensor) or (source.origin, None)
         saved = self._forward.saved(running.node) if entry.phase == "backward" else {}
         born = evidence.gather(running, entry, how, output, self.journal, self.modules.batch_size, saved)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import linecache
-import platform
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-import torch
-
-import stayfinite
-from stayfinite.findings import Birth, Finding, Incident, Severity, jsonable
-from stayfinite.findings.jsonable import Json
+from stayfinite.findings import Birth, Finding, Incident, Severity
+from stayfinite.findings.jsonable import Json, fields_of
 from stayfinite.findings.subjects.failed_step import FailedStep
 
 _HISTORY_SHOWN = 64
 
 
-def to_incident(step: FailedStep, findings: Sequence[Finding], action: str = "none") -> Incident:
+def to_incident(
+    step: FailedStep, findings: Sequence[Finding], machine: dict[str, Json], action: str = "none"
+) -> Incident:
     """The incident of one failing step. Findings must be ordered, most likely first."""
     shown = [_as_information(f) for f in findings] if step.handled else list(findings)
     birth = step.birth.birth if step.birth is not None else _place_of(shown)
@@ -28,20 +26,16 @@ def to_incident(step: FailedStep, findings: Sequence[Finding], action: str = "no
         reproduced=step.reproduced,
         birth=birth,
         path=list(step.path),
-        history=[_record(record) for record in step.history[-_HISTORY_SHOWN:]],
+        history=[fields_of(record) for record in step.run.history[-_HISTORY_SHOWN:]],
         findings=shown,
         action=action,
-        environment=environment(),
+        environment=machine,
+        observed=list(step.observed),
     )
 
 
 def _as_information(finding: Finding) -> Finding:
     return replace(finding, severity=Severity.INFO)
-
-
-def _record(record: object) -> dict[str, Json]:
-    found = jsonable(asdict(record))  # type: ignore[call-overload]
-    return found if isinstance(found, dict) else {}
 
 
 def _place_of(findings: Sequence[Finding]) -> Birth | None:
@@ -65,15 +59,3 @@ def _place_of(findings: Sequence[Finding]) -> Birth | None:
         first_index=(),
         dtype="",
     )
-
-
-def environment() -> dict[str, Json]:
-    """What a reader of the incident needs to know about the machine."""
-    return {
-        "stayfinite": stayfinite.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": "cuda" if torch.cuda.is_available() else "cpu",
-        "threads": torch.get_num_threads(),
-    }

@@ -33,6 +33,7 @@ class Entry:
         "forward",
         "hidden_by",
         "id",
+        "learnt",
         "loss_like",
         "module",
         "name",
@@ -73,6 +74,7 @@ class Entry:
         self.hidden_by: list[int] = []  # entries that read it and came out finite
         self.loss_like = False  # a single number with a graph behind it
         self.step = 0
+        self.learnt = False  # it is a parameter, or was computed from one
         self.autocast: str | None = None
 
     @property

@@ -12,10 +12,7 @@ from stayfinite.findings import Histogram
 PLAIN_TENSORS = (
     (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if hasattr(torch.nn, "Buffer")
-    else (
-        torch.Tensor,
-        torch.nn.Parameter,
-    )
+    else (torch.Tensor, torch.nn.Parameter)
 )
 _FEW_BITS = {
     dtype

@@ -14,7 +14,7 @@ from stayfinite.findings.subjects.run_record import Comparison, Place, RoundedIn
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.journal import Entry
 from stayfinite.replay.running import Running
-from stayfinite.replay.sites import Site
+from stayfinite.replay.sites import Site, written_by_user
 
 COMPARES = {"gt", "lt", "ge", "le", "eq"}
 _ARRIVALS_KEPT = 10_000
@@ -69,7 +69,9 @@ class Noticed:
         """Remember that the script compared a bad number: `loss > 100` is False for NaN."""
         bad = next((read for read in running.reads if read.bad and read.tensor.numel() == 1), None)
         site = running.site
-        if bad is None or site is None or not isinstance(result, torch.Tensor) or result.numel() != 1:
+        if bad is None or site is None or not written_by_user():
+            return
+        if not isinstance(result, torch.Tensor) or result.numel() != 1:
             return
         threshold = args[1] if len(args) > 1 else None
         if isinstance(threshold, torch.Tensor):
@@ -101,7 +103,13 @@ class Noticed:
 
     def look(self, tensor: torch.Tensor, result: Any, site: Site | None) -> None:
         """Remember that isnan() was asked about a single infinite number: it says False."""
-        if site is None or tensor.numel() != 1 or not isinstance(result, torch.Tensor) or bool(result):
+        if (
+            site is None
+            or not written_by_user()
+            or tensor.numel() != 1
+            or not isinstance(result, torch.Tensor)
+            or bool(result)
+        ):
             return
         value = float(tensor.detach())
         if math.isinf(value):

@@ -37,6 +37,12 @@ _HANDS_OUT = tuple(
     )
 )
 
+_OPERATORS = tuple(
+    _TORCH + name for name in ("_tensor.py", "overrides.py", "_ops.py", "_compile.py", "_dynamo", "utils")
+)
+
+_WATCHING = tuple(_OURS + name + os.sep for name in ("launch", "watch", "hooks"))
+
 USER, LIBRARY, INTERNAL = 0, 1, 2
 
 
@@ -55,9 +61,7 @@ class Site:
 
 @cache
 def kind_of_file(filename: str) -> int:
-    """_HANDS_OUT = tuple(_TORCH + os.path.join(*parts) + os.sep for parts in (("nn", "modules"), ("distributions",)))
-
-    USER, LIBRARY (site-packages, the standard library) or INTERNAL (torch, stayfinite, generated code)."""
+    """USER, LIBRARY (site-packages, the standard library) or INTERNAL (torch, stayfinite, generated code)."""
     if filename.startswith(("<frozen", "<string>", "<eval_with_key>", "<torch_package")):
         return INTERNAL
     path = os.path.abspath(filename)  # noqa: PTH100
@@ -103,3 +107,21 @@ def called_by_user(skip: int = 1) -> bool:
             return kind_of_file(filename) == USER
         frame = frame.f_back
     return False
+
+
+def written_by_user(skip: int = 1) -> bool:
+    """Whether the op that runs now stands in the user's own code, not in a library or in torch's own checks."""
+    frame: FrameType | None = sys._getframe(skip)
+    while frame is not None and frame.f_code.co_filename.startswith((_OURS, *_OPERATORS)):
+        frame = frame.f_back
+    return frame is not None and kind_of_file(frame.f_code.co_filename) == USER
+
+
+def called_by_us() -> bool:
+    """Whether what torch does now was asked for by stayfinite itself (a rollback), through the patches or not."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (
+        frame.f_code.co_filename.startswith((_TORCH, *_WATCHING)) or frame.f_code.co_filename == __file__
+    ):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_OURS)

@@ -98,6 +98,13 @@ def completed(trace: Follower, number: int) -> TracedBirth:
     return replace(birth, hidden_by=tuple(hiders[:4])) if hiders else birth
 
 
+def _follows(trace: Follower, number: int, numbers: list[int]) -> bool:
+    """Another birth that was no intention of the script is among the values that this one was made of."""
+    entry = trace.journal.get(number)
+    before = entry.roots & set(numbers) - {number} if entry is not None else frozenset[int]()
+    return any(trace.births[other].transition != "deliberate" for other in before)
+
+
 def _once_each(births: Iterable[TracedBirth]) -> tuple[TracedBirth, ...]:
     """The first birth of each op, line and kind."""
     first: dict[tuple[str, str | None, int | None, str], TracedBirth] = {}
@@ -130,7 +137,9 @@ def failed_step(
     if not wanted and sink.swell is not None:
         wanted = frozenset({sink.swell})
     numbers = ordered_births(trace, wanted)
-    births = _once_each(completed(trace, number) for number in numbers)
+    births = _once_each(
+        replace(completed(trace, number), follows=_follows(trace, number, numbers)) for number in numbers
+    )
     benign = [
         b for number, b in trace.births.items() if number not in wanted and b.transition != "deliberate"
     ]
@@ -148,7 +157,6 @@ def failed_step(
         benign=tuple(benign[-_BENIGN_KEPT:]),
         failure=failure,
         comparisons=tuple(trace.noticed.comparisons[-8:]),
-        autocast=next((b.autocast for b in births if b.autocast), None),
     )
 
 

@@ -52,7 +52,7 @@ def lines(incident: Incident) -> Iterator[Text]:
     elif incident.not_located:
         yield Text(f"Where    not located: {incident.not_located}")
     if incident.path:
-        yield Text("Way      " + _way(incident.path))
+        yield Text("Path     " + _path(incident.path))
     yield from _watched(incident.observed)
     yield from _findings(incident.findings)
     yield Text("")
@@ -119,7 +119,7 @@ def _watched(observed: Sequence[TensorSummary]) -> Iterator[Text]:
         yield from (Text(f"Watched  {_values(tensor)}") for tensor in around)
 
 
-def _way(path: Sequence[PathStep]) -> str:
+def _path(path: Sequence[PathStep]) -> str:
     names = [f"{step.op.removeprefix('aten.').split('.')[0]}:{step.line}" for step in path]
     if len(names) > _STEPS:
         names = [*names[: _STEPS // 2], "...", *names[-(_STEPS // 2) :]]
@@ -131,14 +131,12 @@ def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
         yield Text("Why      no rule explains it")
         return
     first = findings[0]
-    yield Text(f"Why      {first.code} {first.name} ({first.confidence:.0%}): {first.message}")
+    yield Text(f"Why      {first.code} {first.name}: {first.message}")
     yield Text(f"Do       {first.fix}", style="green")
     rule = find_rule(first.code)
     popular = rule.section("The popular fix that does not work") if rule is not None else None
     if popular:
         yield Text("Do not   " + popular.replace("\n", " "))
     for other in findings[1 : 1 + _OTHERS]:
-        yield Text(
-            f"Or       {other.code} {other.name} ({other.confidence:.0%}): {other.message}", style="dim"
-        )
+        yield Text(f"Also     {other.code} {other.name}: {other.message}", style="dim")
     yield Text(f"More     stayfinite explain {first.code}", style="dim")

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stayfinite.findings import Incident, TensorSummary
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings import Incident
+from stayfinite.findings.subjects.failed_step import FailedStep
 
 
-def sentence(step: RefusedStep) -> str:
+def sentence(step: FailedStep) -> str:
     """For the terminal, the record and the final message of a stopped run."""
     where = f" on rank {step.rank}" if step.rank is not None else ""
-    kept = (*step.parameters, *step.moments, *step.buffers, *step.averages)
+    kept = [tensor.name for tensor in step.state]
     if step.bad_update:
-        return f"the optimizer's update made {_tensors(kept)} non-finite and was undone"
+        return f"the optimizer's update made {listed(kept)} non-finite and was undone"
     if step.settings:
         return f"{step.settings[0]}, so no update was made with it"
     if step.trigger == "parameter" and not kept and step.scale is not None:
         return f"the loss scale is {step.scale}"
     if step.trigger == "parameter":
-        return f"kept state is not finite: {_tensors(kept)}"
+        return f"kept state is not finite: {listed(kept)}"
     if step.trigger == "spike":
         return "a spike: " + ", ".join(
             f"{s.quantity} {s.value:.4g}, typically {s.typical:.4g}" for s in step.spikes
@@ -29,7 +29,7 @@ def sentence(step: RefusedStep) -> str:
         return f"the loss is {step.loss}{_components(step)}{where}{_batch(step)}"
     if step.norm_overflowed:
         return f"the gradient norm overflowed although every gradient is finite{where}"
-    return f"the gradient is not finite{where}: {listed(step.gradients)}{_batch(step)}"
+    return f"the gradient is not finite{where}: {listed(step.bad_gradients)}{_batch(step)}"
 
 
 def cause_and_fix(incident: Incident | None) -> str:
@@ -41,19 +41,15 @@ def cause_and_fix(incident: Incident | None) -> str:
     return f"{place} Cause: {first.code} {first.name}, {first.message}. Fix: {first.fix}."
 
 
-def _components(step: RefusedStep) -> str:
+def _components(step: FailedStep) -> str:
     return f" (component {listed(list(step.components))})" if step.components else ""
 
 
-def _batch(step: RefusedStep) -> str:
+def _batch(step: FailedStep) -> str:
     if not step.batch:
         return ""
-    first = step.batch[0]
+    first = step.batch[0].summary
     return f"; {first.name} holds {first.nan} NaN and {first.inf} Inf"
-
-
-def _tensors(tensors: Sequence[TensorSummary]) -> str:
-    return listed([tensor.name for tensor in tensors])
 
 
 def listed(names: Sequence[str]) -> str:

@@ -44,11 +44,7 @@ def _result(finding: Finding, index: int) -> Json:
         "ruleIndex": index,
         "level": _LEVEL[finding.severity],
         "message": {"text": f"{finding.message}. What to do: {finding.fix}"},
-        "properties": {
-            "cause": finding.cause,
-            "confidence": finding.confidence,
-            "evidence": jsonable(finding.evidence),
-        },
+        "properties": {"cause": finding.cause, "evidence": jsonable(finding.evidence)},
     }
     if finding.file is not None:
         place: dict[str, Json] = {"artifactLocation": {"uri": _uri(finding.file)}}

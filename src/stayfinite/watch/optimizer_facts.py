@@ -29,7 +29,7 @@ def optimizer_facts(
         v for entry in optimizer.state.values() for v in entry.values() if isinstance(v, Tensor) and v.dim()
     ]
     dtypes = [t.dtype for t in (state or parameters) if t.dtype.is_floating_point]
-    eps, betas = as_float(group.get("eps")), group.get("betas", ())
+    eps = as_float(group.get("eps"))
     return OptimizerFacts(
         kind=type(optimizer).__name__,
         lr=rate_of(optimizer) or 0.0,
@@ -38,10 +38,6 @@ def optimizer_facts(
         param_dtypes=_names(parameters),
         state_dtypes=_names(state),
         steps=_steps_taken(optimizer) if steps is None else steps,
-        betas=tuple(float(b) for b in betas if isinstance(b, (int, float)))
-        if isinstance(betas, (tuple, list))
-        else (),
-        weight_decay=as_float(group.get("weight_decay")) or 0.0,
         created=created,
         stepped=stepped,
     )

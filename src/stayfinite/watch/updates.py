@@ -9,6 +9,9 @@ from torch import Tensor
 
 _TENSORS = 4
 _ELEMENTS = 4096
+_SMALL_WEIGHT = (
+    0.01  # weights that begin at zero are measured by this: their first update is no infinite change
+)
 
 
 class UpdateSampler:
@@ -19,6 +22,8 @@ class UpdateSampler:
         trained = [p for p in trained if p.layout is torch.strided]
         largest = sorted(trained, key=lambda p: p.numel(), reverse=True)[:_TENSORS]
         self._parameters = [p for p in largest if p.device == largest[0].device]
+        sampled = sum(min(p.numel(), _ELEMENTS) for p in self._parameters)
+        self._least = _SMALL_WEIGHT * sampled**0.5 or 1.0
         self._views: list[Tensor] = []
         self._before: list[Tensor] = []
 
@@ -48,5 +53,5 @@ class UpdateSampler:
         weight = torch.stack(torch._foreach_norm(self._before))
         ratio: Tensor = torch.linalg.vector_norm(change.float()) / torch.linalg.vector_norm(
             weight.float()
-        ).clamp_min(1e-30)
+        ).clamp_min(self._least)
         return ratio

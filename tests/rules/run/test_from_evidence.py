@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stayfinite.findings import Finding, TensorSummary
+from rules.written import within
+from stayfinite.findings import Finding, Severity, TensorSummary
 from stayfinite.findings.incident import Birth
 from stayfinite.findings.ranking import explain, rank
 from stayfinite.findings.subjects.failed_step import FailedStep, Sink
@@ -17,6 +18,7 @@ from stayfinite.findings.subjects.run_record import (
     Place,
     ReplicaFacts,
     RoundedIntegers,
+    RunRecord,
     ScalerFacts,
     SchedulerFacts,
     StateTensor,
@@ -27,7 +29,7 @@ from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedB
 from stayfinite.rules.run.growth import growth
 
 HERE = Place("train.py", 12, "step()")
-COMPLETE = FailedStep(step=100, phase="state", trigger="parameter", complete=True)
+COMPLETE = FailedStep(step=100, phase="state", trigger="parameter", run=RunRecord(complete=True))
 SCALER = ScalerFacts(65536.0, 65536.0, False, 100, 0, 0, 0, 0, 0, HERE)
 
 
@@ -48,35 +50,37 @@ def records(losses: list[float], norms: list[float] | None = None) -> tuple[Step
 
 
 def test_a_finished_healthy_run_has_no_finding() -> None:
-    step = replace(
-        COMPLETE,
+    step = within(
+        replace(COMPLETE, gradients=(GradientFacts("w", 0.1, False, False),)),
         history=records([1.0 / (i + 1) for i in range(64)]),
         scalers=(SCALER,),
         schedulers=(SchedulerFacts("LambdaLR", 0, 64, (0.1, 0.2), True, False),),
-        clips=(ClipCall(HERE, 1.0, 64, 0.5, True, 0, False, False, None),),
+        clips=(ClipCall(HERE, 1.0, 64, 0.5),),
         updates=(UpdateAudit(64, "bfloat16", 1000, 400, 8, 0),),
-        gradients=(GradientFacts("w", 0.1, False, False),),
     )
     assert explain(step) == []
 
 
 @pytest.mark.parametrize("trigger", ["loss", "gradient", "parameter"])
 def test_a_failure_that_does_not_repeat(trigger: str) -> None:
-    step = FailedStep(3, "forward", trigger, sink=Sink(trigger, None), reproduced=False)
-    assert causes(step) == ["HARDWARE_KERNEL"]
-    assert causes(replace(step, reproduced=True)) == []
-    assert causes(replace(step, births=(birth("log", "finite->inf"),), reproduced=False)) == []
+    step = FailedStep(3, "forward", trigger, sink=Sink(trigger, None), reproduced=None)
+    assert causes(step) == []  # nobody has replayed it, or the replay did not get there
+    again = replace(step, reproduced=False)
+    assert causes(again) == ["HARDWARE_KERNEL"]
+    assert causes(replace(again, births=(birth("log", "finite->inf"),))) == []
 
 
 @pytest.mark.parametrize("factor", [1.5, 3.0, 10.0])
 def test_growth_over_steps_is_divergence_and_one_jump_is_not(factor: float) -> None:
     growing = records([factor**i for i in range(30)])
-    step = FailedStep(30, "forward", "loss", births=(birth("mse_loss", "finite->inf"),), history=growing)
+    step = FailedStep(
+        30, "forward", "loss", run=RunRecord(history=growing), births=(birth("mse_loss", "finite->inf"),)
+    )
     assert causes(step)[0] == "LR_DIVERGENCE"
     calm = records([1.0] * 20 + [1e12])
     assert growth(calm) is None
-    assert "LR_DIVERGENCE" not in causes(replace(step, history=calm))
-    assert causes(replace(step, history=calm))[0] == "BAD_BATCH_SPIKE"
+    assert "LR_DIVERGENCE" not in causes(within(step, history=calm))
+    assert causes(within(step, history=calm))[0] == "BAD_BATCH_SPIKE"
 
 
 def test_growth_is_seen_through_noise_but_not_invented() -> None:
@@ -90,7 +94,9 @@ def test_growth_is_seen_through_noise_but_not_invented() -> None:
 def test_a_domain_error_in_a_growing_run_is_named_before_the_rate() -> None:
     operand = Operand(TensorSummary("self", (8,), "float32", 0.0, 1.0, zeros=1), requires_grad=True)
     born = replace(birth("log", "finite->inf"), operands=(operand,), facts={"boundary": 1, "outside": 0})
-    step = FailedStep(30, "forward", "loss", births=(born,), history=records([2.0**i for i in range(30)]))
+    step = FailedStep(
+        30, "forward", "loss", run=RunRecord(history=records([2.0**i for i in range(30)])), births=(born,)
+    )
     assert causes(step) == ["LOG_DOMAIN", "LR_DIVERGENCE"]
 
 
@@ -100,21 +106,20 @@ def test_a_warm_up_that_never_ends_beats_the_rate() -> None:
         400,
         "forward",
         "loss",
+        RunRecord(history=records([2.0**i for i in range(30)]), schedulers=(schedule,)),
         births=(birth("mse_loss", "finite->inf"),),
-        history=records([2.0**i for i in range(30)]),
-        schedulers=(schedule,),
     )
     assert causes(step)[:2] == ["CONFIG_MISTAKE", "LR_DIVERGENCE"]
     one_cycle = replace(schedule, kind="OneCycleLR")
-    assert "CONFIG_MISTAKE" not in causes(replace(step, schedulers=(one_cycle,)))
-    assert causes(replace(COMPLETE, schedulers=(schedule,))) == []
+    assert "CONFIG_MISTAKE" not in causes(within(step, schedulers=(one_cycle,)))
+    assert causes(within(COMPLETE, schedulers=(schedule,))) == []
 
 
 def test_a_rate_of_zero_is_a_mistake_unless_the_schedule_is_over() -> None:
     still = tuple(StepRecord(i, 1.0, 1.0, 0.0) for i in range(20))
-    assert causes(replace(COMPLETE, history=still, first_steps=still)) == ["CONFIG_MISTAKE"]
+    assert causes(within(COMPLETE, history=still, first_steps=still)) == ["CONFIG_MISTAKE"]
     over = SchedulerFacts("LambdaLR", 900, 20, (0.0,), False, False)
-    assert causes(replace(COMPLETE, history=still, first_steps=still, schedulers=(over,))) == []
+    assert causes(within(COMPLETE, history=still, first_steps=still, schedulers=(over,))) == []
 
 
 @pytest.mark.parametrize(
@@ -129,12 +134,12 @@ def test_a_rate_of_zero_is_a_mistake_unless_the_schedule_is_over() -> None:
     ],
 )
 def test_a_scale_collapses_or_backs_off(scaler: ScalerFacts, collapsed: bool) -> None:
-    assert (causes(replace(COMPLETE, scalers=(scaler,))) == ["LOSS_SCALE_COLLAPSE"]) is collapsed
+    assert (causes(within(COMPLETE, scalers=(scaler,))) == ["LOSS_SCALE_COLLAPSE"]) is collapsed
 
 
 def test_a_schedule_ahead_of_the_scaler_is_a_warning() -> None:
     scaler = replace(SCALER, skipped=8, scheduler_stepped_on_skip=8)
-    found = explain(replace(COMPLETE, scalers=(scaler,)))
+    found = explain(within(COMPLETE, scalers=(scaler,)))
     assert [(f.cause, f.severity.value) for f in found] == [("SCALER_MISUSE", "warning")]
 
 
@@ -149,13 +154,13 @@ def test_a_schedule_ahead_of_the_scaler_is_a_warning() -> None:
     ],
 )
 def test_a_rate_from_the_checkpoint(load: LoadEvent, found: bool) -> None:
-    assert (causes(replace(COMPLETE, loads=(load,))) == ["RESUME_LR"]) is found
+    assert (causes(within(COMPLETE, loads=(load,))) == ["RESUME_LR"]) is found
 
 
 def test_under_a_schedule_a_decayed_rate_is_what_a_resume_should_bring() -> None:
     load = LoadEvent("optimizer", HERE, 0, lr_before=0.1, lr_after=0.01, lr_used=0.01)
     schedule = SchedulerFacts("StepLR", 0, 20, (0.01, 0.001), False, False)
-    assert causes(replace(COMPLETE, loads=(load,), schedulers=(schedule,))) == []
+    assert causes(within(COMPLETE, loads=(load,), schedulers=(schedule,))) == []
 
 
 @pytest.mark.parametrize(
@@ -183,57 +188,83 @@ def test_kept_state_that_is_bad_while_the_weights_are_fine(tensor: StateTensor, 
     ],
 )
 def test_updates_lost_to_rounding(audit: UpdateAudit, severity: str | None) -> None:
-    found = explain(replace(COMPLETE, updates=(audit,)))
+    found = explain(within(COMPLETE, updates=(audit,)))
     assert [f.severity.value for f in found] == ([severity] if severity else [])
     assert all(f.cause == "BF16_PRECISION" for f in found)
 
 
 def test_replicas_that_disagree() -> None:
     equal = (ReplicaFacts(0), ReplicaFacts(1))
-    assert causes(replace(COMPLETE, replicas=equal)) == []
+    assert causes(within(COMPLETE, replicas=equal)) == []
     for other in (
         ReplicaFacts(1, equal=False, drift=0.1, place=HERE),
         ReplicaFacts(1, skipped=2),
     ):
-        assert causes(replace(COMPLETE, replicas=(equal[0], other))) == ["DIST_DESYNC"]
+        assert causes(within(COMPLETE, replicas=(equal[0], other))) == ["DIST_DESYNC"]
     apart_from_start = ReplicaFacts(1, started_equal=False, equal=False)
-    assert causes(replace(COMPLETE, replicas=(equal[0], apart_from_start))) == []
+    assert causes(within(COMPLETE, replicas=(equal[0], apart_from_start))) == []
     scales = (ReplicaFacts(0, scale=1024.0), ReplicaFacts(1, scale=512.0))
-    assert causes(replace(COMPLETE, replicas=scales)) == ["DIST_DESYNC"]
+    assert causes(within(COMPLETE, replicas=scales)) == ["DIST_DESYNC"]
 
 
 def test_positions_that_fall_together() -> None:
     positions = RoundedIntegers(HERE, "bfloat16", 2048.0, 2048, 700)
-    assert causes(replace(COMPLETE, rounded=(positions,))) == ["BF16_PRECISION"]
+    assert causes(within(COMPLETE, rounded=(positions,))) == ["BF16_PRECISION"]
     labels = replace(positions, numel=64)
-    assert [f.severity.value for f in explain(replace(COMPLETE, rounded=(labels,)))] == ["warning"] * (
+    assert [f.severity.value for f in explain(within(COMPLETE, rounded=(labels,)))] == ["warning"] * (
         labels.distinct < labels.numel
     )
 
 
 def test_gradients_that_vanish_behind_a_cleaned_value() -> None:
     cleaned = Producer("aten.nan_to_num.default", "torch.nan_to_num", "train.py", 9, None, None)
-    hidden = replace(birth("log", "finite->inf"), hidden_by=(cleaned,))
+    trained = Operand(TensorSummary("output", (8,), "float32"), requires_grad=True)
+    hidden = replace(birth("log", "finite->inf"), hidden_by=(cleaned,), output=trained)
     dead = (GradientFacts("w", 0.0, True, False), GradientFacts("b", 0.0, True, False))
     step = replace(COMPLETE, gradients=dead, benign=(hidden,))
     assert causes(step) == ["WHERE_UNSAFE_BRANCH"]
     alive = (dead[0], GradientFacts("b", 0.5, False, False))
     assert causes(replace(step, gradients=alive)) == []
     assert causes(replace(step, benign=())) == []
+    hinge = within(step, history=(StepRecord(99, 0.0, 0.0, 0.1),))
+    assert causes(hinge) == []  # a loss of exactly 0 has no gradient to lose
 
 
 def test_ranking_keeps_one_explanation_per_cause() -> None:
-    def found(code: str, cause: str, confidence: float, line: int) -> Finding:
-        severity = explain(replace(COMPLETE, replicas=(ReplicaFacts(0), ReplicaFacts(1, skipped=1))))[
-            0
-        ].severity
-        return Finding(code, "a-b", cause, severity, "m", "f", confidence, "train.py", line)
+    def found(code: str, cause: str, depth: int, line: int) -> Finding:
+        return Finding(code, "a-b", cause, Severity.ERROR, "m", "f", "train.py", line, depth=depth)
 
     several = [
-        found("NUM001", "LOG_DOMAIN", 0.5, 3),
-        found("NUM002", "LOG_DOMAIN", 0.9, 4),
-        found("NUM003", "EXP_OVERFLOW", 0.7, 3),
+        found("NUM001", "LOG_DOMAIN", 3, 3),
+        found("NUM002", "LOG_DOMAIN", 1, 4),
+        found("NUM003", "EXP_OVERFLOW", 2, 3),
     ]
     ordered = rank(several, one_per_cause=True)
     assert [(f.code, f.line) for f in ordered] == [("NUM002", 4), ("NUM003", 3)]
     assert len(rank([*several, several[0]], one_per_cause=False)) == 3
+
+
+def test_the_more_specific_rule_goes_first() -> None:
+    def found(code: str, cause: str) -> Finding:
+        return Finding(code, "a-b", cause, Severity.ERROR, "m", "f", depth=0)
+
+    several = [found("NUM025", "A"), found("RUN010", "B"), found("STA027", "C")]
+    assert [f.code for f in rank(several, one_per_cause=True)] == ["STA027", "RUN010", "NUM025"]
+
+
+@pytest.mark.parametrize("ratio", [3e3, 1e18, float("inf")])
+def test_an_update_of_many_times_the_weights_is_named_before_what_came_of_it(ratio: float) -> None:
+    operand = Operand(TensorSummary("self", (8,), "float32", 0.0, 1.0, zeros=1), requires_grad=True)
+    born = replace(birth("log", "finite->inf"), operands=(operand,), facts={"boundary": 1, "outside": 0})
+    moved = (StepRecord(0, 1.0, 1.0, 100.0, update_ratio=ratio), StepRecord(1, 1e9, 1e9, 100.0))
+    step = FailedStep(2, "forward", "loss", RunRecord(history=moved), births=(born,))
+    first = explain(step)[0]
+    assert first.cause == "LR_DIVERGENCE"
+    assert "learning rate 100" in first.message
+    empty = replace(born, facts={"empty": True}, operands=())
+    assert (
+        causes(replace(step, births=(empty,)))[0] == "EMPTY_REDUCTION"
+    )  # no learning rate empties a selection
+    small = (StepRecord(0, 1.0, 1.0, 0.1, update_ratio=3.0),)
+    assert causes(within(step, history=small)) == ["LOG_DOMAIN"]
+    assert causes(within(COMPLETE, history=moved)) == []  # the run went well

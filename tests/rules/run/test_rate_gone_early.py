@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from rules.written import within
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import Place, SchedulerFacts, StepRecord
+from stayfinite.findings.subjects.run_record import Place, RunRecord, SchedulerFacts, StepRecord
 
 STEADY = tuple(StepRecord(i, 1.0, 1.0, 0.1) for i in range(64))
-RUN = FailedStep(200, "state", "parameter", complete=True, history=STEADY, first_steps=STEADY[:16])
+RUN = FailedStep(200, "state", "parameter", RunRecord(STEADY, STEADY[:16], complete=True))
 GONE = SchedulerFacts(
     "StepLR",
     0,
@@ -28,11 +29,11 @@ GONE = SchedulerFacts(
 
 
 def codes(schedule: SchedulerFacts, run: FailedStep = RUN) -> list[str]:
-    return [finding.code for finding in explain(replace(run, schedulers=(schedule,)))]
+    return [finding.code for finding in explain(within(run, schedulers=(schedule,)))]
 
 
 def test_it_names_the_step_of_the_scheduler() -> None:
-    found = explain(replace(RUN, schedulers=(GONE,)))
+    found = explain(within(RUN, schedulers=(GONE,)))
     assert [(finding.code, finding.line) for finding in found] == [("RUN017", 35)]
     assert "170" in found[0].message
 
@@ -58,8 +59,8 @@ def test_schedules_that_are_right(schedule: SchedulerFacts) -> None:
 
 def test_a_fit_that_is_done_may_stop() -> None:
     done = tuple(StepRecord(i, 1.0, 1e-5, 0.1) for i in range(64))
-    assert codes(GONE, replace(RUN, history=done)) == []
+    assert codes(GONE, within(RUN, history=done)) == []
 
 
 def test_an_unfinished_run_is_not_judged() -> None:
-    assert codes(GONE, replace(RUN, complete=False)) == []
+    assert codes(GONE, within(RUN, complete=False)) == []

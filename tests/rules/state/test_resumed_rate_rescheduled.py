@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from rules.written import within
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import LoadEvent, Place, RateChange, SchedulerFacts
+from stayfinite.findings.subjects.run_record import LoadEvent, Place, RateChange, RunRecord, SchedulerFacts
 
 LOADED, CHANGED = Place("train.py", 40), Place("train.py", 46)
-RUN = FailedStep(step=100, phase="state", trigger="parameter", complete=True)
+RUN = FailedStep(step=100, phase="state", trigger="parameter", run=RunRecord(complete=True))
 CHANGE = RateChange("LambdaLR", "made", 3e-2, 1, CHANGED)
 LOAD = LoadEvent(
     "optimizer",
@@ -27,13 +28,13 @@ GOES_ON = SchedulerFacts("LambdaLR", 0, 6, (9e-4, 1e-4), False, False, created=C
 
 
 def codes(load: LoadEvent, schedule: SchedulerFacts = GOES_ON) -> list[str]:
-    return [finding.code for finding in explain(replace(RUN, loads=(load,), schedulers=(schedule,)))]
+    return [finding.code for finding in explain(within(RUN, loads=(load,), schedulers=(schedule,)))]
 
 
 @pytest.mark.parametrize("rate", [3e-2, 1.6e-3, 6e-4, 1e-7, 0.0])
 def test_a_rate_that_a_scheduler_put_in_place_of_the_loaded_one(rate: float) -> None:
     load = replace(LOAD, lr_used=rate, rescheduled=replace(CHANGE, rate=rate))
-    found = explain(replace(RUN, loads=(load,), schedulers=(GOES_ON,)))
+    found = explain(within(RUN, loads=(load,), schedulers=(GOES_ON,)))
     assert [finding.code for finding in found] == ["STA036"]
     assert found[0].line == 46
     assert "0.001" in found[0].message
@@ -57,6 +58,6 @@ def test_a_schedule_that_starts_over_as_a_whole_is_told_once() -> None:
 
 def test_steps_of_the_scheduler_are_counted() -> None:
     change = replace(CHANGE, kind="StepLR", how="stepped", rate=1e-5, calls=2)
-    found = explain(replace(RUN, loads=(replace(LOAD, rescheduled=change),), schedulers=(GOES_ON,)))
+    found = explain(within(RUN, loads=(replace(LOAD, rescheduled=change),), schedulers=(GOES_ON,)))
     assert "stepped" in found[0].message
     assert found[0].evidence["used"] == 1e-5

@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from rules.written import within
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import Place, Resume, StepRecord
+from stayfinite.findings.subjects.run_record import Place, Resume, RunRecord, StepRecord
 
 SAVED, LOADED = Place("train.py", 44), Place("train.py", 48)
 RUN = FailedStep(
-    300, "state", "parameter", complete=True, first_steps=tuple(StepRecord(i, 2.0) for i in range(16))
+    300,
+    "state",
+    "parameter",
+    RunRecord(complete=True, first_steps=tuple(StepRecord(i, 2.0) for i in range(16))),
 )
 CALM = tuple(0.1 + 0.01 * (i % 5) for i in range(32))
 COLD = Resume(
@@ -36,7 +40,7 @@ WHOLE = replace(
 
 
 def findings(resume: Resume) -> list[tuple[str, int | None]]:
-    return [(finding.code, finding.line) for finding in explain(replace(RUN, resumes=(resume,)))]
+    return [(finding.code, finding.line) for finding in explain(within(RUN, resumes=(resume,)))]
 
 
 def test_a_cold_adam_whose_loss_jumps_after_its_first_update() -> None:

@@ -1,28 +1,19 @@
-"""FailedStep: the evidence about one failing step, or about a run that fails silently. No torch."""
+"""FailedStep: the evidence about one failing step, within the run it belongs to. Plain data, no torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stayfinite.findings.incident import PathStep, TensorSummary
+from stayfinite.findings.mechanism.kind import Judged
 from stayfinite.findings.subjects.run_record import (
-    AverageFacts,
-    ClipCall,
     Comparison,
-    FileLoad,
     GradientFacts,
-    LoadEvent,
-    OptimizerFacts,
     Place,
-    ReplicaFacts,
-    Resume,
-    RoundedIntegers,
-    ScalerFacts,
-    SchedulerFacts,
+    RunRecord,
+    SpikeFacts,
     StateTensor,
-    StepRecord,
-    TargetFacts,
-    UpdateAudit,
 )
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
@@ -58,10 +49,11 @@ class FailedStep:
       negatives, their origin and upstream ops; `facts` are measured per op (see TracedBirth).
     - phase "backward": `birth.birth.file/line` is the line of the *forward* op; `birth.node` names the
       autograd node, `forward_name` the forward op, `saved` what it saved (for sqrt: `result` with its zeros).
-    - Without a birth the failure is of the run: look at history, updates, loads, schedulers, scalers, clips,
-      state. Such a step has phase "state" or "optimizer", and `complete` is True: the whole run was seen.
-      Rules must be silent on it unless their own evidence is there: every healthy run is examined this way
-      once, at its end.
+    - `judged` holds the births that are causes, each with its mechanism (`Kind.LOG_OF_ZERO`), classified once.
+    - `run` is what the run did up to here: history, optimizers, scalers, schedulers, loads, clips.
+    - Without a birth the failure is of the run. Such a step has phase "state" or "optimizer"; with `run.complete` the
+      whole run was seen. Rules must be silent on it unless their own evidence is there: every healthy run is examined
+      this way once, at its end.
     - Findings point to a line: use `birth.birth.file/line`, or `place.file/line` of the record that is wrong.
     - `handled`: the script itself kept the bad value out of the weights and went on. Yield as usual:
       findings of a handled step are lowered to information by whoever builds the incident.
@@ -70,36 +62,38 @@ class FailedStep:
     step: int
     phase: str  # forward, backward, optimizer, data, state
     trigger: str  # loss, gradient, parameter, spike, exception
+    run: RunRecord = field(default_factory=RunRecord)
     births: tuple[TracedBirth, ...] = ()
+    judged: tuple[
+        Judged, ...
+    ] = ()  # those of them that are causes, each with its mechanism; filled in by `explain`
     sink: Sink | None = None
     path: tuple[PathStep, ...] = ()  # from births[0] to the sink
     benign: tuple[TracedBirth, ...] = ()  # bad values that did not reach the sink, without saved/float32
     failure: Failure | None = None
-    reproduced: bool | None = True  # None: no replay came to this step
+    reproduced: bool | None = (
+        True  # False: a replay ran to this very step and was finite. None: none came to it
+    )
     handled: bool = False
-    complete: bool = False  # the run is over: silent failures may be judged
-    history: tuple[StepRecord, ...] = ()  # the last steps, oldest first, at most 64; the failing one is last
-    first_steps: tuple[StepRecord, ...] = ()  # the first 16 steps of the run
-    batch: tuple[Operand, ...] = ()  # tensors the DataLoader handed out for this step
-    optimizers: tuple[OptimizerFacts, ...] = ()
-    updates: tuple[UpdateAudit, ...] = ()
-    scalers: tuple[ScalerFacts, ...] = ()
-    clips: tuple[ClipCall, ...] = ()
-    loads: tuple[LoadEvent, ...] = ()
-    file_loads: tuple[FileLoad, ...] = ()  # calls of torch.load, oldest first
-    resumes: tuple[Resume, ...] = ()  # optimizers whose first step was made with loaded weights
-    schedulers: tuple[SchedulerFacts, ...] = ()
-    targets: tuple[TargetFacts, ...] = ()
-    averages: tuple[AverageFacts, ...] = ()
+    batch: tuple[Operand, ...] = ()  # tensors of the batch
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
     comparisons: tuple[Comparison, ...] = ()
     gradients: tuple[GradientFacts, ...] = ()
-    autocast: str | None = None  # the dtype autocast used in this step
-    world_size: int = 1
-    replicas: tuple[
-        ReplicaFacts, ...
-    ] = ()  # copies of one model that should stay equal, when more than one is seen
-    rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers
+    # What a guard sees of a step that it refuses, before any replay.
+    loss: float | None = None
+    grad_norm: float | None = None
+    components: Mapping[str, float] = field(default_factory=dict)  # parts of the loss that are not finite
+    bad_gradients: tuple[str, ...] = ()  # parameters whose gradient holds NaN or Inf
+    norm_overflowed: bool = False  # every gradient is finite, their norm is not
+    settings: tuple[
+        str, ...
+    ] = ()  # of the optimizer, that are not finite: "the learning rate of group 0 of SGD is nan"
+    bad_update: bool = False  # gradients were finite, the update made parameters or moments bad
+    scale: float | None = None  # the loss scale after this step
+    scale_floor: float | None = None
+    spikes: tuple[SpikeFacts, ...] = ()
+    observed: tuple[TensorSummary, ...] = ()  # what the user asked to keep an eye on
+    rank: int | None = None  # the first rank that saw it, if there are several
 
     @property
     def birth(self) -> TracedBirth | None:

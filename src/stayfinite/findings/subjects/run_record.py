@@ -1,4 +1,4 @@
-"""What a run did up to a point: steps, optimizers, scalers, schedulers, clips, loads. No torch."""
+"""RunRecord: what a run did up to a point: steps, optimizers, scalers, schedulers, clips, loads. No torch."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ class OptimizerFacts:
     param_dtypes: tuple[str, ...]
     state_dtypes: tuple[str, ...]
     steps: int  # how often it stepped
-    betas: tuple[float, ...] = ()
-    weight_decay: float = 0.0
     created: Place = Place()
     stepped: Place = Place()  # the line of the last step()
 
@@ -89,14 +87,13 @@ class ClipCall:
     """Calls of clip_grad_norm_ (or clip_grad_value_) at one line."""
 
     place: Place
-    max_norm: float
-    calls: int
-    norm: float | None  # the last norm it saw, before clipping
-    norm_finite: bool
-    nonfinite_norms: int
-    mixed: bool  # some gradients finite, some not, when the norm was not finite
-    scaled: bool  # the gradients still held a loss scale (clip before unscale_)
-    scale: float | None
+    max_norm: float | None = None
+    calls: int = 0
+    norm: float | None = None  # the last norm it saw, before clipping
+    nonfinite_norms: int = 0
+    mixed: bool = False  # some gradients finite, some not, when the norm was not finite
+    scaled: bool = False  # the gradients still held a loss scale (clip before unscale_)
+    scale: float | None = None
     error_if_nonfinite: bool = False
     raised: bool = False
 
@@ -181,10 +178,10 @@ class SchedulerFacts:
     total_steps: int | None = None  # of OneCycleLR and CosineAnnealingLR
     created: Place = Place()
     stepped: Place = Place()
-    before_optimizer: bool = False  # stepped before the first optimizer step
     updates: int = 0  # steps of its optimizer since it was made
     peak: float | None = None  # the largest rate of any param group
     gone: int = 0  # steps after which every group's rate was below 1e-5 of the peak
+    base: float | None = None  # the learning rate it was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +266,36 @@ class RoundedIntegers:
     largest: float
     numel: int
     distinct: int  # different values left after rounding
+
+
+@dataclass(frozen=True, slots=True)
+class SpikeFacts:
+    """One quantity that jumped."""
+
+    quantity: str  # "loss", "gradient norm", "update"
+    value: float
+    typical: float
+    deviations: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """All that the observers of a run know at one moment."""
+
+    history: tuple[StepRecord, ...] = ()  # the last steps, oldest first, at most 64; the failing one is last
+    first_steps: tuple[StepRecord, ...] = ()  # the first 16 steps of the run
+    complete: bool = False  # the run is over: silent failures may be judged
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    updates: tuple[UpdateAudit, ...] = ()
+    scalers: tuple[ScalerFacts, ...] = ()
+    clips: tuple[ClipCall, ...] = ()
+    loads: tuple[LoadEvent, ...] = ()
+    file_loads: tuple[FileLoad, ...] = ()  # calls of torch.load, oldest first
+    resumes: tuple[Resume, ...] = ()  # optimizers whose first step was made with loaded weights
+    schedulers: tuple[SchedulerFacts, ...] = ()
+    targets: tuple[TargetFacts, ...] = ()
+    averages: tuple[AverageFacts, ...] = ()
+    replicas: tuple[
+        ReplicaFacts, ...
+    ] = ()  # copies of one model that should stay equal, when there are several
+    rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers

@@ -46,4 +46,3 @@ class Setup:
     scaler: bool = False
     forward_seen: bool = False  # the first forward pass has been watched, so `autocast` is known
     autocast: str | None = None  # the dtype autocast used in it
-    clipped_scaled: bool = False  # gradients were clipped while still multiplied by the loss scale

@@ -48,6 +48,7 @@ class Producer:
     distance: int = 1  # 1 = it made the operand itself
     absmax: float | None = None  # largest magnitude it put out
     inputs: tuple[str, ...] = ()  # dtypes of its tensor inputs: ("bool",) for the sum of a mask
+    learnt: bool = False  # something that is trained went into it
 
     @property
     def name(self) -> str:
@@ -69,11 +70,20 @@ class Operand:
     smallest_positive: float | None = None
     distinct: bool = True  # False when all finite values are equal
     requires_grad: bool = False
+    learnt: bool = False  # it is, or was computed from, something that is trained
+    in_backward: bool = False  # computed in the backward pass: a gradient on its way
     producers: tuple[Producer, ...] = ()  # upstream ops, nearest first, a few steps back
 
     @property
     def dtype(self) -> str:
         return self.summary.dtype
+
+    @property
+    def provenance(self) -> str:
+        """parameter, buffer, state, gradient, hidden (computed from parameters), or data (all else)."""
+        if self.origin in ("parameter", "buffer", "state", "gradient"):
+            return self.origin
+        return "hidden" if self.learnt or self.requires_grad else "data"
 
     @property
     def numel(self) -> int:
@@ -108,7 +118,7 @@ class TracedBirth:
     """One birth with its evidence. `birth` is what incident.json shows; the rest is for the rules.
 
     facts, by op (present only where they apply; counts are of elements unless it says rows):
-      any              deterministic_fill: torch.use_deterministic_algorithms filled empty memory with NaN
+      backward         selected, unselected: bad elements at which the gradient from above is not 0, is 0
       log, log1p, log2, log10, xlogy, sqrt, rsqrt, acos, asin, atanh, acosh, erfinv, logit
                        outside: inputs outside the domain; boundary: inputs exactly on its edge
       exp, expm1, ...  limit: the largest input that does not overflow in this dtype; beyond: inputs above it
@@ -148,7 +158,7 @@ class TracedBirth:
     forward_op: str | None = None  # for a backward birth, the forward op: "aten.sqrt.default"
     saved: tuple[Operand, ...] = ()  # for a backward birth, what the forward op saved: self, result, ...
     hidden_by: tuple[Producer, ...] = ()  # ops that made finite numbers of it: where, ...
-    scaled_by: float | None = None  # the loss scale inside a backward value, when a GradScaler was used
+    follows: bool = False  # another birth of the same failure led to it
 
     @property
     def op(self) -> str:

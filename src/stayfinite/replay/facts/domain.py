@@ -10,8 +10,8 @@ from stayfinite.findings.subjects.traced_birth import Plain
 from stayfinite.replay.facts.call import Call, Measurement, count
 
 
-def _interval(low: float, high: float, *, closed: bool) -> Measurement:
-    """Inputs outside of [low, high]; on the edge the value itself (open) or its gradient is infinite."""
+def _interval(low: float, high: float) -> Measurement:
+    """Inputs outside of [low, high]; on the edge the value or its gradient is infinite."""
 
     def measured(call: Call) -> dict[str, Plain]:
         x = call.tensor("self", "input", "x")
@@ -21,7 +21,6 @@ def _interval(low: float, high: float, *, closed: bool) -> Measurement:
         return {
             "outside": count((finite < low) | (finite > high)),
             "boundary": count((finite == low) | (finite == high)),
-            "closed": closed,
         }
 
     return measured
@@ -69,20 +68,20 @@ def _cast(call: Call) -> dict[str, Plain]:
 
 
 TABLE: dict[str, Measurement] = {
-    "log": _interval(0.0, math.inf, closed=False),
-    "log2": _interval(0.0, math.inf, closed=False),
-    "log10": _interval(0.0, math.inf, closed=False),
-    "log1p": _interval(-1.0, math.inf, closed=False),
-    "sqrt": _interval(0.0, math.inf, closed=True),
-    "rsqrt": _interval(0.0, math.inf, closed=False),
-    "acos": _interval(-1.0, 1.0, closed=True),
-    "asin": _interval(-1.0, 1.0, closed=True),
-    "atanh": _interval(-1.0, 1.0, closed=False),
-    "acosh": _interval(1.0, math.inf, closed=True),
-    "erfinv": _interval(-1.0, 1.0, closed=False),
-    "logit": _interval(0.0, 1.0, closed=False),
-    "special_ndtri": _interval(0.0, 1.0, closed=False),
-    "binary_cross_entropy": _interval(0.0, 1.0, closed=True),
+    "log": _interval(0.0, math.inf),
+    "log2": _interval(0.0, math.inf),
+    "log10": _interval(0.0, math.inf),
+    "log1p": _interval(-1.0, math.inf),
+    "sqrt": _interval(0.0, math.inf),
+    "rsqrt": _interval(0.0, math.inf),
+    "acos": _interval(-1.0, 1.0),
+    "asin": _interval(-1.0, 1.0),
+    "atanh": _interval(-1.0, 1.0),
+    "acosh": _interval(1.0, math.inf),
+    "erfinv": _interval(-1.0, 1.0),
+    "logit": _interval(0.0, 1.0),
+    "special_ndtri": _interval(0.0, 1.0),
+    "binary_cross_entropy": _interval(0.0, 1.0),
     "xlogy": _xlogy,
     "exp": _exponential,
     "expm1": _exponential,

@@ -16,15 +16,9 @@ def _masked_rows(call: Call) -> dict[str, Plain]:
         return {}
     dims = call.dims(x.dim())
     all_masked = x == -math.inf
-    any_infinite = x == math.inf
     for dim in sorted(dims, reverse=True):
         all_masked = all_masked.all(dim)
-        any_infinite = any_infinite.any(dim)
-    return {
-        "rows": all_masked.numel(),
-        "fully_masked_rows": count(all_masked),
-        "rows_with_plus_inf": count(any_infinite),
-    }
+    return {"rows": all_masked.numel(), "fully_masked_rows": count(all_masked)}
 
 
 def _spread(call: Call) -> dict[str, Plain]:
@@ -65,9 +59,6 @@ def _batch_norm(call: Call) -> dict[str, Plain]:
     eps = call.number("eps")
     if eps is not None:
         facts["eps"] = eps
-    variance = call.tensor("running_var")
-    if variance is not None:
-        facts["negative_variance"] = count(variance < 0)
     return facts
 
 
@@ -84,7 +75,6 @@ def _attention(call: Call) -> dict[str, Plain]:
         for name in ("query", "key", "value")
         if name in call.tensors and not bool(torch.isfinite(call.tensors[name]).all())
     ]
-    facts["bad_inputs"] = tuple(bad)
     facts["zero_times_bad"] = mask is not None and bool(bad)
     return facts
 
@@ -109,8 +99,6 @@ def _ctc(call: Call) -> dict[str, Plain]:
         "target_lengths": tuple(lengths),
         "needed": tuple(needed),
         "infeasible": len(infeasible),
-        "infeasible_samples": tuple(infeasible[:16]),
-        "empty_targets": sum(1 for length in lengths if length == 0),
     }
 
 

@@ -71,5 +71,4 @@ class AbsurdMagnitude(Rule[Checkpoint]):
                 "kind": tensor.kind.value,
             },
             file=tensor.file,
-            confidence=0.9,
         )

@@ -86,7 +86,6 @@ class AverageImplausible(Rule[Checkpoint]):
                 fix="call the update of the average after each applied step",
                 evidence={"tensors": len(telling), "step": subject.step},
                 file=telling[0][0].file,
-                confidence=0.8,
             )
 
 

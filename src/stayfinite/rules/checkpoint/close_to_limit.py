@@ -15,8 +15,8 @@ class CloseToLimit(Rule[Checkpoint]):
     """A value is so large that doubling it gives infinity in its own type.
 
     ## What it finds
-    Tensors (weights, buffers, averages, optimizer state) whose largest finite magnitude is within a factor of two of
-    the largest number of their dtype. Attention masks, which use such values on purpose, are left alone.
+    Tensors (weights, buffers, averages, optimizer state) whose largest finite magnitude is within a factor of two
+    of the largest number of their dtype. Attention masks, which use such values on purpose, are left alone.
 
     ## Why it is bad
     There is no room left: the next update, a sum of two such values or a square is infinite.
@@ -25,7 +25,7 @@ class CloseToLimit(Rule[Checkpoint]):
     A float16 `exp_avg_sq` at 50000, or a float16 weight that grew to 40000.
 
     ## The fix
-    Keep this tensor in float32 or bfloat16, and find out why it grows (the rate, a missing normalisation).
+    Keep this tensor in float32 or bfloat16, and find out why it grows (the learning rate, a missing normalisation).
 
     ## The popular fix that does not work
     Clipping gradients: it bounds one update, not a value that is already at the edge.

@@ -60,5 +60,4 @@ class ConstantAmongSiblings(Rule[Checkpoint]):
                         "shape": list(tensor.shape),
                     },
                     file=tensor.file,
-                    confidence=0.9,
                 )

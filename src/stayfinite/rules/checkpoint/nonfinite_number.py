@@ -20,8 +20,9 @@ class NonfiniteNumber(Rule[Checkpoint]):
     best score). Infinity as "nothing better seen yet" (`best`, `mode_worse`) is left alone.
 
     ## Why it is bad
-    A NaN rate makes every weight NaN in one step. A NaN in `best` makes every comparison false: nothing is ever
-    saved as better, and a plateau scheduler never acts. A NaN loss says that the run had failed before it was saved.
+    A NaN learning rate makes every weight NaN in one step. A NaN in `best` makes every comparison false: nothing is
+    ever saved as better, and a plateau scheduler never acts. A NaN loss says that the run had failed before it was
+    saved.
 
     ## Example
         torch.save({"model": ..., "loss": loss.item()}, path)      # loss is nan

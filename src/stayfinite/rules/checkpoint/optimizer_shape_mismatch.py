@@ -72,5 +72,4 @@ class OptimizerShapeMismatch(Rule[Checkpoint]):
                 "of": total,
             },
             file=first.file,
-            confidence=0.8,
         )

@@ -18,12 +18,12 @@ class RateDiffersFromConfig(Rule[Checkpoint]):
     """The configuration asks for one learning rate and the checkpoint brings another, which wins on resume.
 
     ## What it finds
-    A rate in a configuration file (`--config`, or one found beside the checkpoint) that is neither the present, the
-    initial nor the peak rate of any group of the optimizer or its scheduler.
+    A learning rate in a configuration file (`--config`, or one found beside the checkpoint) that is neither the
+    present, the initial nor the peak learning rate of any group of the optimizer or its scheduler.
 
     ## Why it is bad
-    `load_state_dict` of optimizer and scheduler restores the rates of the time of saving. A lower rate in the config,
-    set to cure a divergence, has no effect at all, and nothing says so.
+    `load_state_dict` of optimizer and scheduler restores the learning rates of the time of saving. A lower learning
+    rate in the config, set to cure a divergence, has no effect at all, and nothing says so.
 
     ## Example
     config: lr 1e-4. Checkpoint: OneCycleLR with a peak of 5e-4, now at 4.92e-4. The run resumes at 4.92e-4.
@@ -33,14 +33,15 @@ class RateDiffersFromConfig(Rule[Checkpoint]):
     `scheduler.base_lrs` (OneCycleLR reads `max_lr` and `min_lr` of the groups).
 
     ## The popular fix that does not work
-    Editing the config and resuming. Setting only `group["lr"]`: the scheduler writes its own rate at its next step.
+    Editing the config and resuming. Setting only `group["lr"]`: the scheduler writes its own learning rate at its
+    next step.
 
     ## References
     ultralytics/yolov5#292
     """
 
     code = "CKP022"
-    name = "rate-differs-from-config"
+    name = "learning-rate-differs-from-config"
     cause = "RESUME_LR"
     severity = Severity.WARNING
 
@@ -71,7 +72,6 @@ class RateDiffersFromConfig(Rule[Checkpoint]):
                 "peak": stored["peak"],
             },
             file=subject.path,
-            confidence=0.8,
         )
 
 

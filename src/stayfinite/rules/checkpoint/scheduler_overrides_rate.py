@@ -10,14 +10,14 @@ from stayfinite.findings.subjects.checkpoint import Checkpoint
 
 
 class SchedulerOverridesRate(Rule[Checkpoint]):
-    """The optimizer's rate is not the one its scheduler set last: somebody changed one of the two.
+    """The optimizer's learning rate is not the one its scheduler set last: somebody changed one of the two.
 
     ## What it finds
-    One optimizer and one scheduler with the same number of groups, whose present rates differ.
+    One optimizer and one scheduler with the same number of groups, whose present learning rates differ.
 
     ## Why it is bad
-    After loading, the run makes one step at the optimizer's rate and then, at the scheduler's next step, jumps to
-    the scheduler's. A rate that was lowered by hand comes back without a word.
+    After loading, the run makes one step at the optimizer's learning rate and then, at the scheduler's next step,
+    jumps to the scheduler's. A learning rate that was lowered by hand comes back without a word.
 
     ## Example
     `optimizer.param_groups[0]["lr"] = 1e-5` in the training script, with a scheduler that still counts from 1e-3.

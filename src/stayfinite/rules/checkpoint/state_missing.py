@@ -13,22 +13,23 @@ class StateMissing(Rule[Checkpoint]):
 
     ## What it finds
     A file that knows its step but has no optimizer (warning); an optimizer without any moments although the run is
-    past step 0 (warning); rates written by a scheduler whose own state is not saved (warning); weights only
-    (information: fine for inference).
+    past step 0 (warning); learning rates written by a scheduler whose own state is not saved (warning); weights
+    only (information: fine for inference).
 
     ## Why it is bad
-    Without moments the first Adam steps have full size in every direction; without the scheduler the rate starts
-    over, often at its peak or its warm-up. Loss jumps, and with a large rate the run does not come back.
+    Without moments the first Adam steps have full size in every direction; without the scheduler the learning rate
+    starts over, often at its peak or its warm-up. Loss jumps, and with a large learning rate the run does not come
+    back.
 
     ## Example
         torch.save({"model": model.state_dict(), "step": step}, path)
 
     ## The fix
     Save optimizer, scheduler, scaler, averages, random state and step together. To go on from weights only, warm
-    the rate up again over a few hundred steps.
+    the learning rate up again over a few hundred steps.
 
     ## The popular fix that does not work
-    A lower rate from the start: the missing part is the second moment, which only comes back with steps.
+    A lower learning rate from the start: the missing part is the second moment, which only comes back with steps.
 
     ## References
     PyTorch tutorial "Saving and loading a general checkpoint"
@@ -51,7 +52,8 @@ class StateMissing(Rule[Checkpoint]):
             if not optimizer.entries and not moments and subject.step and not stateless:
                 yield self.finding(
                     f"{optimizer.name} has no moments although the run is at step {subject.step}: a resume starts cold",
-                    fix="save optimizer.state_dict() after training began, or warm the rate up again after loading",
+                    fix="save optimizer.state_dict() after training began, or warm the learning rate up again "
+                    "after loading",
                     evidence={"step": subject.step, "missing": "moments"},
                     file=optimizer.file,
                 )
@@ -74,8 +76,8 @@ class StateMissing(Rule[Checkpoint]):
         missing = ["optimizer"] if subject.schedulers else ["optimizer", "scheduler"]
         step = f" at step {subject.step}" if subject.step is not None else ""
         yield self.finding(
-            f"weights only{step}: a run resumed from here starts with cold moments and the rate of step 0",
-            fix="fine for inference; to resume, save optimizer and scheduler too, or warm the rate up again",
+            f"weights only{step}: a run resumed from here starts with cold moments and the learning rate of step 0",
+            fix="fine for inference; to resume, save optimizer and scheduler too, or warm the learning rate up again",
             evidence={"missing": missing, "step": subject.step},
             file=subject.path,
             severity=Severity.WARNING if meant_to_resume else Severity.INFO,

@@ -71,7 +71,6 @@ class StepCountsDisagree(Rule[Checkpoint]):
             evidence={"usual": usual, "different": len(others), "of": len(optimizer.steps), "lowest": value},
             file=optimizer.file,
             severity=Severity.INFO,
-            confidence=0.6,
         )
 
     def _ahead(self, subject: Checkpoint, optimizer: Optimizer) -> Iterator[Finding]:
@@ -89,5 +88,4 @@ class StepCountsDisagree(Rule[Checkpoint]):
                     "step_from": subject.step_from,
                 },
                 file=optimizer.file,
-                confidence=0.8,
             )

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import judged, tensors, told
+
+_WORDS = {"batch": "the batch", "constant": "a tensor that the script wrote down"}
+_FIX = "check torch.isfinite where the samples are made; repair or drop the bad ones at their source"
 
 
-class BatchNotFinite(Rule[RefusedStep]):
+class BatchNotFinite(Rule[FailedStep]):
     """The batch of the refused step holds NaN or Inf.
 
     ## What it finds
-    Non-finite values in the tensors of the batch that was given to the step.
+    Non-finite values in the tensors of the batch that was given to the step, and, where the step was followed op by
+    op, a NaN or Inf that was not computed but came in: from a DataLoader, from numpy, from a literal of the script.
+    A mask of -inf counts only if nothing else explains the failure.
 
     ## Why it is bad
     Whatever the model does with them, the loss or a gradient is NaN. It is not the model's fault.
@@ -35,10 +42,26 @@ class BatchNotFinite(Rule[RefusedStep]):
     cause = "DATA_NONFINITE"
     severity = Severity.ERROR
 
-    def check(self, subject: RefusedStep) -> Iterator[Finding]:
-        for tensor in subject.batch:
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        for born in judged(subject, Kind.CAME_IN):
+            if born.how.word in ("parameter", "buffer", "state", "gradient"):
+                continue
+            shown = born.birth.birth
+            named = next((held.summary.name for held in subject.batch if not held.finite), None)
+            samples = f" in samples {list(shown.samples[:5])}" if shown.samples else ""
             yield self.finding(
-                f"{tensor.name} holds {tensor.nan} NaN and {tensor.inf} Inf",
-                fix="repair or drop the sample at its source, and check samples in the data set",
-                evidence=tensor.to_json(),
+                f"{_WORDS.get(born.how.word, 'a tensor from outside')} holds {shown.nan} NaN and {shown.inf} Inf among "
+                f"{shown.numel} values{samples}",
+                fix=_FIX,
+                **told(born, name=named, samples=list(shown.samples), nan=shown.nan, inf=shown.inf),
             )
+        if subject.births or subject.trigger == "exception" or subject.run.complete:
+            return
+        for held in subject.batch:
+            if not held.finite:
+                yield self.finding(
+                    f"{held.summary.name} holds {held.summary.nan} NaN and {held.summary.inf} Inf",
+                    fix=_FIX,
+                    evidence={"inputs": tensors(held), **held.summary.to_json()},
+                    depth=Depth.BIRTH,
+                )

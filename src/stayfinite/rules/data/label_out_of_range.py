@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import at, behind, births_by_weight, facts, tensors
+from stayfinite.rules.evidence import first_line, judged, only_an_error, told, told_by_error
 
 _TEXTS = (
     "is out of bounds",
@@ -19,17 +21,6 @@ _TEXTS = (
     "expected to be in range of",
     "is out of range",
     "should be in the range",
-)
-_INDEXED = ("nll_loss", "nll_loss2d", "cross_entropy", "cross_entropy_loss", "nll_loss_nd", "embedding", "gather",
-            "index_select", "one_hot", "scatter", "index", "embedding_bag", "binary_cross_entropy", "take_along_dim",
-            "ctc_loss", "multi_margin_loss", "nll_loss_2d", "multilabel_margin_loss")  # fmt: skip
-_LABELLED = (
-    "nll_loss",
-    "nll_loss2d",
-    "cross_entropy",
-    "cross_entropy_loss",
-    "one_hot",
-    "binary_cross_entropy",
 )
 
 
@@ -63,40 +54,23 @@ class LabelOutOfRange(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if behind(birth) not in _INDEXED or not birth.fact("invalid"):
-                continue
-            low, high, size = (birth.facts.get(name) for name in ("index_min", "index_max", "size"))
-            labels = behind(birth) in _LABELLED
+        for born in judged(subject, Kind.INDEX_INVALID):
+            facts = born.birth.facts
+            size = facts.get("size")
+            last = size - 1 if isinstance(size, int) else "?"
             yield self.finding(
-                f"{behind(birth)}: {int(birth.fact('invalid'))} {'labels' if labels else 'indices'} outside of "
-                f"0..{_last(size)} (they run from {low} to {high})",
-                fix=f"map labels to 0..{_last(size)} and assert their range before training",
-                evidence={
-                    "inputs": tensors(*birth.operands),
-                    **facts(birth, "index_min", "index_max", "size", "invalid"),
-                },
-                confidence=(0.97 if labels else 0.85) * weight,
-                **at(birth),
+                f"{behind(born.birth)}: {born.how.count} {born.how.word} outside of 0..{last} (they run from "
+                f"{facts.get('index_min')} to {facts.get('index_max')})",
+                fix=f"map labels to 0..{last} and assert their range before training",
+                **told(born, "index_min", "index_max", "size", "invalid"),
             )
             return
-        failure = subject.failure
-        if failure is None or (subject.births and subject.births[0].transition != "raised"):
+        failure = only_an_error(subject)
+        if failure is None or failure.kind not in ("IndexError", "RuntimeError", "AcceleratorError"):
             return
-        if any(text in failure.text for text in _TEXTS) and failure.kind in (
-            "IndexError",
-            "RuntimeError",
-            "AcceleratorError",
-        ):
+        if any(text in failure.text for text in _TEXTS):
             yield self.finding(
-                f"a label or index is out of range: {failure.text.strip().splitlines()[0]}",
+                f"a label or index is out of range: {first_line(failure)}",
                 fix="assert 0 <= y.min() and y.max() < num_classes before training; map labels to 0..C-1",
-                evidence={"error": failure.text},
-                confidence=0.85,
-                file=failure.place.file,
-                line=failure.place.line,
+                **told_by_error(failure),
             )
-
-
-def _last(size: object) -> object:
-    return size - 1 if isinstance(size, int) else "?"

@@ -39,7 +39,7 @@ class TargetNotAProbability(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for target in subject.targets:
+        for target in subject.run.targets:
             if target.low >= -_ROUNDING and target.high <= 1 + _ROUNDING:
                 continue
             yield self.finding(
@@ -47,7 +47,5 @@ class TargetNotAProbability(Rule[FailedStep]):
                 "the loss has no lower bound",
                 fix="bring the targets into 0..1, e.g. (mask > 127).float() for masks of 0 and 255",
                 evidence={"min": target.low, "max": target.high, "calls": target.calls},
-                confidence=0.95,
-                file=target.place.file,
-                line=target.place.line,
+                place=target.place,
             )

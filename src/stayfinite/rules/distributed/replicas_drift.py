@@ -40,7 +40,7 @@ class ReplicasDrift(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        copies = [replica for replica in subject.replicas if replica.started_equal]
+        copies = [replica for replica in subject.run.replicas if replica.started_equal]
         if len(copies) < 2:
             return
         scales = {replica.scale for replica in copies if replica.scale is not None}
@@ -72,7 +72,5 @@ class ReplicasDrift(Rule[FailedStep]):
                     for r in copies
                 ]
             },
-            confidence=0.92 if apart is not None else 0.7,
-            file=place.file,
-            line=place.line,
+            place=place,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import at, behind, births_by_weight, facts, tensors
+from stayfinite.rules.evidence import judged, told
 
 
 class CtcInfeasible(Rule[FailedStep]):
@@ -40,22 +41,11 @@ class CtcInfeasible(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if "ctc_loss" not in behind(birth) or birth.transition == "inf->nan":
-                continue
-            infeasible = birth.facts.get("infeasible")
-            samples = infeasible if isinstance(infeasible, tuple) else ()
-            count = len(samples) or int(birth.fact("infeasible"))
-            if not count:
-                continue
+        for born in judged(subject, Kind.CTC_INFEASIBLE):
+            facts = born.birth.facts
             yield self.finding(
-                f"ctc_loss: {count} sample(s) need more frames than they have (labels plus repeats: "
-                f"{birth.facts.get('needed')}, frames: {birth.facts.get('input_lengths')})",
+                f"ctc_loss: {born.how.count} sample(s) need more frames than they have (labels plus repeats: "
+                f"{facts.get('needed')}, frames: {facts.get('input_lengths')})",
                 fix="keep samples with frames >= labels + repeats; zero_infinity=True drops the others, count them",
-                evidence={
-                    "inputs": tensors(*birth.operands),
-                    **facts(birth, "input_lengths", "target_lengths", "needed", "infeasible"),
-                },
-                confidence=0.97 * weight,
-                **at(birth),
+                **told(born, "input_lengths", "target_lengths", "needed", "infeasible"),
             )

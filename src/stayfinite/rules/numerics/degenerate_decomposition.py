@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import at, behind, births_by_weight, facts, tensors
+from stayfinite.rules.evidence import first_line, judged, only_an_error, told, told_by_error
 
-_DECOMPOSITIONS = ("svd", "linalg_svd", "linalg_eigh", "linalg_eig", "linalg_qr", "linalg_cholesky",
-                   "linalg_cholesky_ex",
-                   "linalg_inv", "linalg_inv_ex", "inverse", "linalg_solve", "linalg_solve_ex", "linalg_lstsq",
-                   "linalg_det", "linalg_slogdet", "cholesky", "linalg_pinv", "linalg_lu_factor_ex", "symeig",
-                   "linalg_eigvalsh", "linalg_svdvals", "logdet", "slogdet", "det", "lu_solve",
-                   "linalg_lu_solve", "cholesky_solve", "cholesky_inverse", "linalg_solve_triangular",
-                   "triangular_solve", "linalg_matrix_exp", "linalg_ldl_factor_ex")  # fmt: skip
 _ERRORS = (
     "linalg.",
     "singular",
@@ -56,40 +51,19 @@ class DegenerateDecomposition(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if behind(birth) not in _DECOMPOSITIONS or birth.transition == "inf->nan":
-                continue
-            if any(not operand.finite for operand in (*birth.operands, *birth.saved)):
-                continue
-            gap = birth.facts.get("smallest_gap")
+        for born in judged(subject, Kind.DEGENERATE_DECOMPOSITION):
+            gap = born.birth.facts.get("smallest_gap")
             seen = f", smallest gap of its values {gap:.2g}" if isinstance(gap, (int, float)) else ""
             yield self.finding(
-                f"{behind(birth)} of a degenerate matrix{seen}"
-                + (": its gradient divides by zero" if birth.phase == "backward" else ""),
+                f"{behind(born.birth)} of a degenerate matrix{seen}"
+                + (": its gradient divides by zero" if born.birth.phase == "backward" else ""),
                 fix="use svdvals or eigvalsh if only the values matter, else add jitter: x + 1e-4 * torch.eye(n)",
-                evidence={
-                    "inputs": tensors(*birth.operands, *birth.saved),
-                    **facts(birth, "smallest_gap", "smallest", "condition"),
-                },
-                confidence=0.95 * weight,
-                **at(birth),
+                **told(born, "smallest_gap", "smallest", "condition"),
             )
-        failure = subject.failure
-        if (
-            failure is not None
-            and not _came_in_bad(subject)
-            and any(text in failure.text for text in _ERRORS)
-        ):
+        failure = only_an_error(subject)
+        if failure is not None and any(text in failure.text for text in _ERRORS):
             yield self.finding(
-                f"a decomposition failed on a finite matrix: {failure.text.strip().splitlines()[0]}",
+                f"a decomposition failed on a finite matrix: {first_line(failure)}",
                 fix="add jitter to the diagonal (x + 1e-4 * torch.eye(n)) or regularise; decompose in float64",
-                evidence={"error": failure.text},
-                confidence=0.9,
-                file=failure.place.file,
-                line=failure.place.line,
+                **told_by_error(failure),
             )
-
-
-def _came_in_bad(step: FailedStep) -> bool:
-    """The error is only the messenger of a NaN that was born before."""
-    return bool(step.births) and step.births[0].transition != "raised"

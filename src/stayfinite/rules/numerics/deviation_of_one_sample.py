@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import TracedBirth
-from stayfinite.rules.evidence import at, behind, births_by_weight, facts, tensors
-
-_SPREADS = ("std", "var", "std_mean", "var_mean", "native_batch_norm", "batch_norm", "cudnn_batch_norm",
-            "native_batch_norm_legit", "cov", "corrcoef", "batch_norm_with_update")  # fmt: skip
+from stayfinite.rules.evidence import counted, judged, told, told_by_error
 
 
 class DeviationOfOneSample(Rule[FailedStep]):
@@ -44,49 +42,20 @@ class DeviationOfOneSample(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if behind(birth) not in _SPREADS:
-                continue
-            n, correction = birth.facts.get("n"), birth.facts.get("correction", 1)
-            if not isinstance(n, (int, float)) or not isinstance(correction, (int, float)):
-                continue
-            if n > correction or (n == 0 and birth.facts.get("empty")):
-                continue
-            yield self.finding(
-                f"{behind(birth)} over {int(n)} value{'s' if n != 1 else ''} with correction {int(correction)}: "
-                "the divisor n - 1 is not positive",
-                fix="skip the normalisation when n < 2, use unbiased=False, or drop_last=True in the DataLoader",
-                evidence={"inputs": tensors(*birth.operands), **facts(birth, "n", "correction")},
-                confidence=0.97 * weight,
-                **at(birth),
-            )
-        first = subject.birth
-        if first is not None and _variance_by_hand(first):
-            yield self.finding(
-                "a sum of squared deviations was divided by n - 1 = 0",
-                fix="skip the variance when n < 2, or divide by n",
-                evidence={"inputs": tensors(*first.operands)},
-                confidence=0.85,
-                **at(first),
-            )
+        for born in judged(subject, Kind.SPREAD_OF_ONE):
+            if born.how.word:
+                message, fix = "a sum of squared deviations was divided by n - 1 = 0", "divide by n"
+            else:
+                message = (
+                    f"{behind(born.birth)} over {counted(born.how.count, 'value')} with correction "
+                    f"{born.how.more['correction']}: the divisor n - 1 is not positive"
+                )
+                fix = "use unbiased=False, or drop_last=True in the DataLoader"
+            yield self.finding(message, fix=f"skip it when n < 2, or {fix}", **told(born, "n", "correction"))
         failure = subject.failure
         if failure is not None and "Expected more than 1 " in failure.text:
             yield self.finding(
                 "a normalisation layer was given one value per channel in training mode",
                 fix="set drop_last=True in the DataLoader, or use a norm over features (LayerNorm, GroupNorm)",
-                evidence={"error": failure.text},
-                confidence=0.97,
-                file=failure.place.file,
-                line=failure.place.line,
+                **told_by_error(failure),
             )
-
-
-def _variance_by_hand(birth: TracedBirth) -> bool:
-    """((x - mean) ** 2).sum() / (n - 1), with n - 1 a number of the script."""
-    if birth.op != "div" or birth.operand("other") is not None or not birth.fact("zero_divisors"):
-        return False
-    total = birth.operand("self")
-    return total is not None and all(
-        total.made_by(*names, within=5) is not None
-        for names in (("sum",), ("pow", "mul", "square"), ("sub",), ("mean",))
-    )

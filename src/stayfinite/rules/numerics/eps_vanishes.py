@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import SMALLEST, behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import (
-    SMALLEST,
-    at,
-    behind,
-    births_by_weight,
-    divisor_of,
-    span,
-    tensors,
-    vanished_eps,
-)
-
-_PROTECTED = ("log", "log2", "log10", "log1p", "div", "reciprocal", "rsqrt", "sqrt", "pow", "xlogy", "logit")
+from stayfinite.rules.evidence import judged, span, told
 
 
 class EpsVanishes(Rule[FailedStep]):
@@ -53,33 +43,12 @@ class EpsVanishes(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if behind(birth) not in _PROTECTED:
-                continue
-            for operand in _unprotected(birth):
-                lost = vanished_eps(operand)
-                if lost is None:
-                    continue
-                eps, producer = lost
-                yield self.finding(
-                    f"eps {eps:g} (line {producer.line}) is 0 in {operand.dtype}, so {behind(birth)} met zero "
-                    f"({span(operand)})",
-                    fix="use an eps that exists in the dtype (1e-4 for float16), or compute this expression in float32",
-                    evidence={
-                        "inputs": tensors(operand),
-                        "eps": eps,
-                        "smallest": SMALLEST.get(operand.dtype),
-                        "eps_line": producer.line,
-                    },
-                    confidence=0.97 * weight,
-                    **at(birth),
-                )
-                break
-
-
-def _unprotected(birth: TracedBirth) -> list[Operand]:
-    """The tensors with zeros that eps should have kept from zero."""
-    candidates = [divisor_of(birth), *birth.operands, *birth.saved]
-    return [
-        o for o in candidates if o is not None and (o.summary.zeros or o.negatives or birth.fact("boundary"))
-    ]
+        for born in judged(subject, Kind.EPS_VANISHED):
+            operand, more = born.how.operand, born.how.more
+            dtype = operand.dtype if operand is not None else born.birth.dtype
+            yield self.finding(
+                f"eps {more['eps']:g} (line {more['eps_line']}) is 0 in {dtype}, so {behind(born.birth)} met zero "
+                f"({span(operand)})",
+                fix="use an eps that exists in the dtype (1e-4 for float16), or compute this expression in float32",
+                **told(born, smallest=SMALLEST.get(dtype)),
+            )

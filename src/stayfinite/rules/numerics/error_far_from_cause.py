@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import first_line
 
 _UNRELATED = ("is non-finite, so it cannot be clipped", "not reproduced")
 
@@ -44,14 +45,12 @@ class ErrorFarFromCause(Rule[FailedStep]):
             return
         if any(text in failure.text for text in _UNRELATED):
             return
-        text = failure.text.strip()
-        first = text.splitlines()[0] if text else failure.kind
         yield self.finding(
-            f"{failure.kind} at line {failure.place.line} ({first[:120]}) is a consequence: the value was born in "
-            f"{birth.op} at line {birth.birth.line}",
+            f"{failure.kind} at line {failure.place.line} ({first_line(failure)[:120]}) is a consequence: the "
+            f"value was born in {birth.op} at line {birth.birth.line}",
             fix=f"repair line {birth.birth.line}; leave the line of the exception as it is",
             evidence={"error": failure.text, "error_line": failure.place.line, "birth_op": birth.birth.op},
-            confidence=0.72,
+            depth=Depth.CONSEQUENCE,
             file=birth.birth.file,
             line=birth.birth.line,
         )

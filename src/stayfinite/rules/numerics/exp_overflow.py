@@ -6,22 +6,11 @@ from collections.abc import Iterator
 from math import log
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import LARGEST
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import (
-    LARGEST,
-    SANITISERS,
-    at,
-    births_by_weight,
-    by_autograd,
-    counted,
-    facts,
-    source_of,
-    span,
-    tensors,
-)
-
-_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
+from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 
 class ExpOverflow(Rule[FailedStep]):
@@ -57,44 +46,36 @@ class ExpOverflow(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if by_autograd(birth) or birth.transition != "finite->inf":
-                continue
-            if birth.op in _EXPONENTIALS:
-                operand = birth.operand("self", "input") or next(iter(birth.operands), None)
-                # exp has no other way to make Inf of finite numbers; the fact says how many went over.
-                hidden = any(producer.name in SANITISERS for producer in birth.hidden_by)
-                yield self.finding(
-                    f"{birth.op} of {counted(birth.fact('beyond') or birth.birth.inf, 'value')} above "
-                    f"{_limit(birth):.4g}, the limit of {birth.dtype}, in {source_of(operand)} ({span(operand)})",
-                    fix=_fix(operand),
-                    evidence={"inputs": tensors(operand), **facts(birth, "limit", "beyond")},
-                    confidence=(0.75 if hidden else 0.93) * weight,
-                    **at(birth),
-                )
-            elif birth.op in ("pow", "float_power", "cumprod", "prod") and birth.dtype != "float16":
-                exponent = birth.facts.get("exponent", birth.scalars.get("exponent"))
-                large = not isinstance(exponent, (int, float)) or abs(exponent) > 8
-                if birth.fact("zero_base") or not large:
-                    continue
-                yield self.finding(
-                    f"{birth.op} of finite numbers went beyond {birth.dtype}, from inputs of "
-                    f"{span(next(iter(birth.operands), None))}",
-                    fix="work with the logarithm: exponent * log(base), and exponentiate only differences",
-                    evidence={"inputs": tensors(*birth.operands), **facts(birth, "exponent")},
-                    confidence=(0.85 if not isinstance(exponent, (int, float)) else 0.75) * weight,
-                    **at(birth),
-                )
+        for born in judged(subject, Kind.EXP_OVERFLOW):
+            birth, operand = born.birth, born.how.operand
+            limit = birth.fact("limit") or log(LARGEST.get(birth.dtype, 3.4e38))
+            yield self.finding(
+                f"{birth.op} of {counted(born.how.count, 'value')} above {limit:.4g}, the limit of {birth.dtype}, in "
+                f"{source_of(operand)} ({span(operand)})",
+                fix=_fix(birth, operand),
+                **told(born, "limit", "beyond"),
+            )
+        for born in judged(subject, Kind.POWER_OVERFLOW):
+            birth = born.birth
+            base, exponent = birth.operand("self"), birth.operand("exponent")
+            given = [
+                f"{name} {span(o)}" for name, o in (("base", base), ("exponent", exponent)) if o is not None
+            ]
+            yield self.finding(
+                f"{birth.op} of finite numbers went beyond {birth.dtype} "
+                f"({'; '.join(given) or span(born.how.operand)})",
+                fix="bound the exponent, or work with the logarithm: exponent * log(base)",
+                **told(born, "exponent"),
+            )
 
 
-def _limit(birth: TracedBirth) -> float:
-    return birth.fact("limit") or log(LARGEST.get(birth.dtype, 3.4e38))
-
-
-def _fix(operand: Operand | None) -> str:
-    if operand is not None and operand.made_by("neg", within=2):
-        return "bound the predicted log-variance before exp, for example log_var.clamp(-10, 10)"
-    return (
-        "use the stable form (F.softplus, torch.softmax, torch.logsumexp), subtract the maximum before exp, or clamp "
-        "the exponent itself before exp"
-    )
+def _fix(birth: TracedBirth, operand: Operand | None) -> str:
+    """By what is made of the exponential, as far as its line and its operand show."""
+    line = birth.birth.source or ""
+    if "var" in line or "std" in line or "sigma" in line:
+        return "bound the predicted logarithm before exp, for example log_var.clamp(-10, 10)"
+    if operand is not None and operand.numel == 1 and operand.origin == "parameter":
+        return f"store the logarithm of the scale in {operand.name or 'it'}, and bound it: x.clamp(max=4.6).exp()"
+    if "log" in line or any(name in line for name in (".sum(", ".mean(", "/")):
+        return "stay in log space (torch.logsumexp, torch.softmax, F.softplus): they subtract the maximum before exp"
+    return "clamp the exponent itself before exp, or use the stable form (F.softplus, torch.softmax, torch.logsumexp)"

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import (
-    DIVISIONS,
-    at,
-    births_by_weight,
-    by_autograd,
-    counted,
-    divisor_of,
-    span,
-    tensors,
-)
-
-_SUMS = ("sum", "mean", "index_add", "scatter_add", "mv", "mm", "bmm", "matmul", "dot")
+from stayfinite.rules.evidence import counted, judged, span, told
 
 
 class ExpUnderflowInDivisor(Rule[FailedStep]):
@@ -48,17 +38,9 @@ class ExpUnderflowInDivisor(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            divisor = divisor_of(birth) if birth.op in DIVISIONS and not by_autograd(birth) else None
-            if divisor is None or not divisor.summary.zeros:
-                continue
-            exponential = divisor.made_by("exp", "exp2", "softplus", within=6)
-            if exponential is None or divisor.made_by(*_SUMS, within=6) is None:
-                continue
+        for born in judged(subject, Kind.EXP_UNDERFLOW):
             yield self.finding(
-                f"{counted(divisor.summary.zeros, 'sum')} of exponentials is exactly 0 and divides ({span(divisor)})",
+                f"{counted(born.how.count, 'sum')} of exponentials is exactly 0 and divides ({span(born.how.operand)})",
                 fix="use torch.softmax (or subtract the maximum before exp), so that one term is always 1",
-                evidence={"inputs": tensors(*birth.operands), "exp_line": exponential.line},
-                confidence=0.9 * weight,
-                **at(birth),
+                **told(born),
             )

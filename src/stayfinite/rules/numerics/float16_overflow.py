@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import LARGEST, behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import TracedBirth
-from stayfinite.rules.evidence import LARGEST, at, behind, births_by_weight, facts, tensors
-
-# Functions that have no business near 65504: their own rules say what to do about them.
-_OWN_RULE = {"exp": 0.78, "exp2": 0.78, "expm1": 0.78, "sinh": 0.78, "cosh": 0.78, "div": 0.8, "rsqrt": 0.7}
+from stayfinite.rules.evidence import bad_values, judged, told
 
 
 class Float16Overflow(Rule[FailedStep]):
@@ -46,40 +44,12 @@ class Float16Overflow(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if birth.transition not in ("finite->inf", "finite->nan") or not _only_too_small(birth):
-                continue
-            value = birth.float32.absmax if birth.float32 is not None else _largest_input(birth)
+        for born in judged(subject, Kind.HALF_OVERFLOW):
+            birth, value = born.birth, born.how.more["float32_absmax"]
             shown = f"{value:.3g}" if value is not None else "more"
             yield self.finding(
                 f"{behind(birth)} overflowed {birth.dtype}: {shown} in float32, the limit is "
-                f"{LARGEST.get(birth.dtype, 65504):.5g} "
-                f"({birth.birth.inf + birth.birth.nan} of {birth.birth.numel} values)",
+                f"{LARGEST.get(birth.dtype, 65504):.5g} ({bad_values(birth)} of {birth.birth.numel} values)",
                 fix="run this op in float32 or bfloat16, or scale before it (divide first, then sum or cast)",
-                evidence={
-                    "inputs": tensors(*birth.operands),
-                    "float32_absmax": value,
-                    "autocast": birth.autocast,
-                    "loss_scale": birth.scaled_by,
-                    **facts(birth, "limit", "from_dtype", "to_dtype"),
-                },
-                confidence=_OWN_RULE.get(behind(birth), 0.92) * weight,
-                **at(birth),
+                **told(born, "limit", "from_dtype", "to_dtype", autocast=birth.autocast),
             )
-
-
-def _only_too_small(birth: TracedBirth) -> bool:
-    """Whether the format alone is at fault."""
-    if not birth.is_half:
-        return False
-    if birth.facts.get("zero_divisors") or birth.fact("outside") or birth.fact("boundary"):
-        return False
-    if birth.op in ("to_copy", "copy"):
-        largest = _largest_input(birth)
-        return largest is not None and largest > LARGEST[birth.dtype] and largest < 3.4e38
-    return birth.float32 is not None and birth.float32.finite
-
-
-def _largest_input(birth: TracedBirth) -> float | None:
-    found = [operand.absmax for operand in birth.operands if operand.absmax is not None]
-    return max(found) if found else None

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import at, births_by_weight, tensors
+from stayfinite.findings.subjects.traced_birth import Operand, Producer
+from stayfinite.rules.evidence import judged, source_of, told
 
-_LIMIT: Final = 1.8e19  # the root of the largest float32; bfloat16 has the same range
-_SQUARES = ("native_layer_norm", "native_group_norm", "native_batch_norm", "fused_rms_norm", "rms_norm", "norm",
-            "linalg_vector_norm", "var", "var_mean", "std", "std_mean", "pow", "square", "mse_loss", "mul",
-            "mm", "bmm", "addmm", "convolution", "scaled_dot_product_attention")  # fmt: skip
-_ORDINARY_INPUT = 1e6
+_LARGE = 1e6
+_FACTOR = 1.5
 _MAKES_LARGE_NUMBERS = ("div", "reciprocal", "rsqrt", "exp", "pow", "addcdiv")
-_BACK, _JUMP = 3, 1e8
+_PASSES_ON = ("clone", "copy", "to_copy", "cat", "stack", "t", "view", "transpose")
 
 
 class GrownBeyondRange(Rule[FailedStep]):
-    """Values inside the model have grown beyond 1.8e19, and squaring them left the range of float32.
+    """Values inside the model have grown until a legal op left the range of its dtype.
 
     ## What it finds
-    A norm, a normalisation, a variance or a product in float32 or bfloat16 whose inputs are finite but larger than
-    1.8e19, although the batch was of ordinary size: they have grown on their way through the layers.
+    A legal op that overflowed on values of the model itself (activations, weights), which no single division,
+    exponential or power made large: they have grown on their way, through layers, or through a recurrence or an
+    integration whose line computes its own result again and again.
 
     ## Why it is bad
     Nothing bounds them: a residual that every layer enlarges, mixing weights that may exceed 1. A normalisation
@@ -36,7 +34,7 @@ class GrownBeyondRange(Rule[FailedStep]):
 
     ## The fix
     Bound what grows: mixing weights that sum to 1 (`stayfinite.ops.sinkhorn`), a normalised or scaled residual, a
-    lower rate; and go back to weights from before the growth.
+    lower learning rate; and go back to weights from before the growth.
 
     ## The popular fix that does not work
     float32 in the place of bfloat16: both end at 3.4e38. Skipping the batch: the next one fails as well.
@@ -51,37 +49,40 @@ class GrownBeyondRange(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        given = max((o.absmax or 0.0 for o in subject.batch if not o.is_integer), default=0.0)
-        if given > _ORDINARY_INPUT:
-            return  # the data itself is out of scale
-        for birth, weight in births_by_weight(subject):
-            grown = _grown(birth)
-            if grown is None:
+        for born in judged(subject, Kind.GROWN):
+            grown = born.how.operand
+            if (
+                grown is None
+                or grown.provenance not in ("hidden", "parameter")
+                or (grown.absmax or 0.0) < _LARGE
+            ):
                 continue
-            shown = f" (the batch itself: up to {given:.3g})" if given else ""
+            again = _repeated(grown)
+            if again is None and grown.made_by(*_MAKES_LARGE_NUMBERS) is not None:
+                continue  # one op made it large, and no growth did
+            trained = any(record.applied for record in subject.run.history[:-1])
+            where = f"; line {again.line} runs again and again, and each time it is larger" if again else ""
             yield self.finding(
-                f"{birth.op} met values up to {grown.absmax:.3g}{shown}; above {_LIMIT:.2g} a square leaves the "
-                f"range of float32, and of bfloat16 too",
-                fix="bound what grows (mixing weights that sum to 1, a scaled residual), lower the rate, and go back "
-                "to weights from before the growth",
-                evidence={"inputs": tensors(*birth.operands), "absmax": grown.absmax, "batch_absmax": given},
-                confidence=(0.85 if _gradually(grown) else 0.4) * weight,
-                **at(birth),
+                f"{born.birth.op} met values up to {grown.absmax:.3g} in {source_of(grown)} and left the range of "
+                f"{born.birth.dtype}{where}",
+                fix="bound what is repeated: a smaller step, a contraction (gates, tanh, a norm in between)"
+                if again
+                else "bound what grows (mixing weights that sum to 1, a scaled residual, a norm), lower the learning "
+                "rate, and go back to weights from before the growth",
+                cause="EXP_OVERFLOW" if again or not trained else "LR_DIVERGENCE",
+                **told(born, absmax=grown.absmax),
             )
             return
 
 
-def _grown(birth: TracedBirth) -> Operand | None:
-    """The operand whose square is too large, if it was computed in this step and is no parameter."""
-    if birth.phase != "forward" or birth.op not in _SQUARES or birth.dtype not in ("float32", "bfloat16"):
-        return None
-    if birth.transition not in ("finite->inf", "finite->nan"):
-        return None
-    large = [o for o in birth.operands if o.origin == "activation" and (o.absmax or 0.0) > _LIMIT]
-    return max(large, key=lambda operand: operand.absmax or 0.0, default=None)
-
-
-def _gradually(operand: Operand) -> bool:
-    """The values were large some ops ago already: no single division, power or factor made them so."""
-    before = max((p.absmax or 0.0 for p in operand.producers if p.distance >= _BACK), default=0.0)
-    return before * _JUMP >= (operand.absmax or 0.0) and operand.made_by(*_MAKES_LARGE_NUMBERS) is None
+def _repeated(operand: Operand) -> Producer | None:
+    """The line that computed it from its own result, several times over, growing."""
+    by_line: dict[tuple[str | None, int | None, str], list[float]] = {}
+    for producer in operand.producers:
+        key = (producer.file, producer.line, producer.name)
+        by_line.setdefault(key, []).append(producer.absmax or 0.0)
+    for producer in operand.producers:
+        sizes = by_line[(producer.file, producer.line, producer.name)]
+        if len(sizes) > 1 and producer.name not in _PASSES_ON and sizes[0] > _FACTOR * sizes[-1] > 0:
+            return producer
+    return None

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import CLAMPS, SANITISERS, at, behind, births_by_weight, tensors
-
-_SINGULAR = ("sqrt", "rsqrt", "pow", "log", "log2", "log10", "log1p", "div", "reciprocal", "exp", "expm1", "mul",
-             "acos", "asin", "atanh", "acosh", "xlogy", "norm", "linalg_vector_norm", "atan2", "tan", "logit",
-             "sinh", "cosh", "exp2", "cumsum", "prod")  # fmt: skip
-_SELECTIONS = ("index", "masked_select", "slice", "select", "gather")
+from stayfinite.rules.evidence import judged, told
 
 
 class HiddenBranchGradient(Rule[FailedStep]):
@@ -47,50 +43,11 @@ class HiddenBranchGradient(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        in_gradient = subject.sink is not None and subject.sink.kind in ("gradient", "parameter")
-        if not in_gradient and not any(birth.phase == "backward" for birth in subject.births):
-            return
-        for birth, weight in births_by_weight(subject):
-            found = _hidden(birth)
-            if found is None:
-                continue
-            by, certain = found
+        for born in judged(subject, Kind.HIDDEN):
             yield self.finding(
-                f"{behind(birth)} made bad values that {by} hides in the forward pass; its gradient brings them back",
+                f"{behind(born.birth)} made bad values that {born.how.word} hides in the forward pass; its gradient "
+                "brings them back",
                 fix="replace the input of the op where it is not used: x_safe = torch.where(ok, x, 1.0), then "
                 "torch.where(ok, f(x_safe), 0.0)",
-                evidence={"inputs": tensors(*birth.operands), "hidden_by": by, "node": birth.node},
-                confidence=certain * weight,
-                **at(birth),
+                **told(born, hidden_by=born.how.word, node=born.birth.node),
             )
-
-
-def _hidden(birth: TracedBirth) -> tuple[str, float] | None:
-    """What hides the value, and how sure that is."""
-    for producer in birth.hidden_by:
-        if producer.name in _SELECTIONS:
-            continue
-        if producer.name in SANITISERS:
-            # What a softmax over nothing made is known better by its own rule.
-            return f"{producer.name} (line {producer.line})", 0.75 if "softmax" in birth.op else 0.95
-    for producer in birth.hidden_by:
-        if producer.name in _SELECTIONS:
-            return f"a selection (line {producer.line})", 0.55
-    for producer in birth.hidden_by:
-        if producer.name in CLAMPS and birth.phase != "backward":
-            return f"{producer.name} (line {producer.line})", 0.7
-    if birth.phase == "backward" and behind(birth) in _SINGULAR:
-        gradient = _incoming(birth)
-        if gradient is not None and gradient.summary.zeros:
-            made = gradient.made_by("where", "masked_fill", within=5)
-            if made is not None:
-                return f"{made.name} (line {made.line})", 0.94
-    return None
-
-
-def _incoming(birth: TracedBirth) -> Operand | None:
-    """The gradient that came from above."""
-    named = birth.operand("grad", "grad_output", "grad_outputs")
-    if named is not None:
-        return named
-    return next((o for o in birth.operands if o.made_by("where", "masked_fill", within=5)), None)

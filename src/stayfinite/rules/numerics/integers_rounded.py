@@ -26,7 +26,7 @@ class IntegersRounded(Rule[FailedStep]):
     Make positions and the angles from them in float32 (or int64), and cast only the sine and cosine.
 
     ## The popular fix that does not work
-    A higher rate, or training longer: the positions are equal, nothing can learn to tell them apart.
+    A higher learning rate, or training longer: the positions are equal, nothing can learn to tell them apart.
 
     ## References
     meta-pytorch/torchtune#2254
@@ -38,7 +38,7 @@ class IntegersRounded(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for rounded in subject.rounded:
+        for rounded in subject.run.rounded:
             if rounded.distinct >= rounded.numel:
                 continue
             positions = abs(rounded.largest - (rounded.numel - 1)) <= 0.01 * rounded.numel + 2
@@ -47,8 +47,6 @@ class IntegersRounded(Rule[FailedStep]):
                 f"ones in {rounded.dtype}",
                 fix="make positions and angles in float32, and cast the result of sin and cos only",
                 evidence={"dtype": rounded.dtype, "numel": rounded.numel, "distinct": rounded.distinct},
-                confidence=0.3 if subject.births else 0.85,
                 severity=Severity.ERROR if positions else Severity.WARNING,
-                file=rounded.place.file,
-                line=rounded.place.line,
+                place=rounded.place,
             )

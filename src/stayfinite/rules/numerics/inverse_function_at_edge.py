@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import at, behind, births_by_weight, counted, facts, source_of, span, tensors
-
-_INVERSES = (
-    "acos",
-    "asin",
-    "atanh",
-    "acosh",
-    "erfinv",
-    "special_ndtri",
-    "arccos",
-    "arcsin",
-    "arctanh",
-    "logit",
-)
-_ANGLES = ("atan2", "angle")
+from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 
 class InverseFunctionAtEdge(Rule[FailedStep]):
@@ -55,42 +42,12 @@ class InverseFunctionAtEdge(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            op = behind(birth)
-            if op in _INVERSES:
-                operand = birth.saved_tensor("self", "input") or birth.operand("self", "input")
-                count, where = _on_or_over_the_edge(birth, operand)
-                if not count:
-                    continue
-                certain = 0.55 if op == "logit" else 0.95
-            elif op in _ANGLES and birth.phase == "backward":
-                operand = birth.saved_tensor("self", "input") or next(iter(birth.saved), None)
-                near = operand is not None and (operand.smallest_positive or 1.0) < 1e-8
-                count, where = (
-                    (operand.summary.zeros or int(near) if operand is not None else 0),
-                    "at the origin",
-                )
-                if not count:
-                    continue
-                certain = 0.93
-            else:
-                continue
+        for born in judged(subject, Kind.INVERSE_AT_EDGE):
+            how = born.how
             yield self.finding(
-                f"{op} of {counted(count, 'value')} {where} in {source_of(operand)} ({span(operand)})"
-                + (": its gradient is infinite there" if birth.phase == "backward" else ""),
+                f"{behind(born.birth)} of {counted(how.count, 'value')} {how.word} in {source_of(how.operand)} "
+                f"({span(how.operand)})"
+                + (": its gradient is infinite there" if born.birth.phase == "backward" else ""),
                 fix="clamp strictly inside the domain, x.clamp(-1 + 1e-6, 1 - 1e-6), or use atan2 for the angle",
-                evidence={"inputs": tensors(operand), **facts(birth, "boundary", "outside")},
-                confidence=certain * weight,
-                **at(birth),
+                **told(born, "boundary", "outside"),
             )
-
-
-def _on_or_over_the_edge(birth: TracedBirth, operand: Operand | None) -> tuple[int, str]:
-    boundary, outside = int(birth.fact("boundary")), int(birth.fact("outside"))
-    if outside:
-        return outside + boundary, "outside of its domain"
-    if boundary:
-        return boundary, "on the edge of its domain"
-    if operand is not None and (operand.absmax or 0.0) >= 1.0:
-        return birth.birth.nan + birth.birth.inf, "on the edge of its domain"
-    return 0, ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import at, behind, births_by_weight, counted, facts, source_of, span, tensors
-from stayfinite.rules.numerics.log_of_zero import argument_of_log
+from stayfinite.rules.evidence import counted, judged, only_an_error, source_of, span, told, told_by_error
 
 
 class LogOfNegative(Rule[FailedStep]):
@@ -42,34 +43,19 @@ class LogOfNegative(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            operand = argument_of_log(birth)
-            if operand is None:
-                continue
-            default = 0 if behind(birth) in ("log1p", "logit") else operand.negatives
-            outside = int(birth.fact("outside")) if "outside" in birth.facts else default
-            if not outside:
-                continue
+        for born in judged(subject, Kind.LOG_OF_NEGATIVE):
+            operand = born.how.operand
+            among = f" among {operand.numel} values" if operand is not None else ""
             yield self.finding(
-                f"{behind(birth)} of {counted(outside, 'value')} below its domain among {operand.numel} values of "
+                f"{behind(born.birth)} of {counted(born.how.count, 'value')} below its domain{among} of "
                 f"{source_of(operand)} ({span(operand)})",
                 fix="predict the logarithm itself, or make the input positive by its form: F.softplus(x) + 1e-6",
-                evidence={"inputs": tensors(operand), **facts(birth, "outside", "boundary")},
-                confidence=0.88 * weight,
-                **at(birth),
+                **told(born, "outside", "boundary"),
             )
-        failure, first = subject.failure, subject.birth
-        raised = first is None or first.transition == "raised"
-        if (
-            failure is not None
-            and raised
-            and "all elements of input should be between 0 and 1" in failure.text
-        ):
+        failure = only_an_error(subject)
+        if failure is not None and "all elements of input should be between 0 and 1" in failure.text:
             yield self.finding(
                 "binary_cross_entropy was given numbers outside of 0..1, of which it would take the logarithm",
                 fix="pass the raw outputs to F.binary_cross_entropy_with_logits instead",
-                evidence={"error": failure.text},
-                confidence=0.8,
-                file=failure.place.file,
-                line=failure.place.line,
+                **told_by_error(failure),
             )

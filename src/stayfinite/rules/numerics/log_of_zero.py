@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import (
-    at,
-    behind,
-    births_by_weight,
-    by_autograd,
-    counted,
-    divisor_of,
-    facts,
-    reaches,
-    source_of,
-    span,
-    tensors,
-)
+from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
-LOGARITHMS = ("log", "log2", "log10", "log1p", "xlogy", "logit", "xlog1py", "special_xlog1py", "special_entr")
 _STABLE = {
     "softmax": "use F.log_softmax(logits, dim) instead of log(softmax(logits))",
     "sigmoid": "use F.logsigmoid(x) (and F.logsigmoid(-x) for log(1 - p)), or F.binary_cross_entropy_with_logits",
@@ -68,61 +57,30 @@ class LogOfZero(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            operand = argument_of_log(birth)
-            if operand is None:
-                yield from self._ratio(subject, birth, weight)
-                continue
-            zeros = on_the_edge(birth, operand)
-            tiny = birth.phase == "backward" and 0 < (operand.smallest_positive or 1.0) < 1e-37
-            if not zeros and not tiny:
-                continue
-            edge = {"log1p": "value of -1", "logit": "value of 0 or 1"}.get(behind(birth), "zero")
-            what = counted(zeros, edge) if zeros else f"values down to {operand.smallest_positive:.2g}"
+        for born in judged(subject, Kind.LOG_OF_ZERO):
+            op, operand = behind(born.birth), born.how.operand
+            edge = {"log1p": "value of -1", "logit": "value of 0 or 1"}.get(op, "zero")
+            smallest = (operand.smallest_positive if operand is not None else None) or 0.0
+            what = counted(born.how.count, edge) if born.how.count else f"values down to {smallest:.2g}"
+            among = f" among {operand.numel} values" if operand is not None else ""
             yield self.finding(
-                f"{behind(birth)} of {what} among {operand.numel} values of {source_of(operand)} ({span(operand)})",
+                f"{op} of {what}{among} of {source_of(operand)} ({span(operand)})",
                 fix=_stable_form(operand),
-                evidence={"inputs": tensors(operand), **facts(birth, "boundary", "outside")},
-                confidence=0.9 * weight,
-                **at(birth),
+                **told(born, "boundary", "outside"),
+            )
+        for born in judged(subject, Kind.RATIO_INTO_LOG):
+            divisor = born.how.operand
+            total = f" of {divisor.numel}" if divisor is not None else ""
+            yield self.finding(
+                f"a ratio of probabilities goes into a logarithm, and {counted(born.how.count, 'divisor')}{total} is 0 "
+                f"({span(divisor)})",
+                fix="subtract logarithms instead: F.kl_div(log_q, log_p, log_target=True), or log_p - log_q",
+                **told(born, "zero_divisors"),
             )
 
-    def _ratio(self, step: FailedStep, birth: TracedBirth, weight: float) -> Iterator[Finding]:
-        """log(p / q), where the quotient is already infinite."""
-        divisor = divisor_of(birth) if birth.op == "div" and not by_autograd(birth) else None
-        if divisor is None or not divisor.summary.zeros or not reaches(step, "log"):
-            return
-        if divisor.made_by("softmax", "sigmoid", "exp", within=3) is None:
-            return
-        yield self.finding(
-            f"a ratio of probabilities goes into a logarithm, and {counted(divisor.summary.zeros, 'divisor')} of "
-            f"{divisor.numel} is 0 ({span(divisor)})",
-            fix="subtract logarithms instead: F.kl_div(log_q, log_p, log_target=True), or log_p - log_q",
-            evidence={"inputs": tensors(*birth.operands), **facts(birth, "zero_divisors")},
-            confidence=0.86 * weight,
-            **at(birth),
-        )
 
-
-def argument_of_log(birth: TracedBirth) -> Operand | None:
-    """The tensor whose logarithm is taken; None when the birth is no logarithm."""
-    op = behind(birth)
-    if op not in LOGARITHMS:
-        return None
-    names = ("other",) if op in ("xlogy", "xlog1py", "special_xlog1py") else ("self", "input")
-    saved = birth.saved_tensor(*names) if birth.phase == "backward" else None
-    return saved or birth.operand(*names) or (birth.operands[-1] if birth.operands else None)
-
-
-def on_the_edge(birth: TracedBirth, operand: Operand) -> int:
-    """How many inputs lie exactly on the edge of the domain."""
-    if "boundary" in birth.facts:
-        return int(birth.fact("boundary"))
-    return 0 if behind(birth) in ("log1p", "logit") else operand.summary.zeros
-
-
-def _stable_form(operand: Operand) -> str:
-    made = operand.made_by(*_STABLE, within=6)
+def _stable_form(operand: Operand | None) -> str:
+    made = operand.made_by(*_STABLE, within=6) if operand is not None else None
     if made is not None:
         return _STABLE[made.name]
     return (

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import TracedBirth
-from stayfinite.rules.evidence import (
-    at,
-    behind,
-    births_by_weight,
-    by_autograd,
-    looks_like_mask,
-    reaches,
-    tensors,
-)
+from stayfinite.rules.evidence import judged, told
 
 
 class MaskOfInfinity(Rule[FailedStep]):
@@ -49,34 +40,9 @@ class MaskOfInfinity(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if by_autograd(birth):
-                continue
-            message = _mistake(birth)
-            if message is None:
-                continue
-            attention = reaches(subject, "softmax", "logsumexp", "attention")
+        for born in judged(subject, Kind.MASK_OF_INFINITY):
             yield self.finding(
-                message,
+                born.how.word,
                 fix="fill instead: scores.masked_fill(~allow, float('-inf')), allow a boolean mask with one True a row",
-                evidence={"inputs": tensors(*birth.operands), "op": behind(birth)},
-                confidence=(0.93 if attention else 0.5) * weight,
-                **at(birth),
+                **told(born, op=born.birth.op),
             )
-
-
-def _mistake(birth: TracedBirth) -> str | None:
-    infinite_scalar = any(isinstance(v, float) and math.isinf(v) for v in birth.scalars.values())
-    if birth.op == "mul" and birth.birth.nan and (birth.fact("zero_times_bad") or infinite_scalar):
-        mask_times_mask = len(birth.operands) == 2 and any(o.neginf for o in birth.operands) and any(
-            looks_like_mask(o) for o in birth.operands
-        )  # fmt: skip
-        if infinite_scalar or (mask_times_mask and all(o.origin != "activation" for o in birth.operands)):
-            return f"a mask was multiplied by infinity: {birth.birth.nan} zeros became NaN"
-    if birth.op in ("softmax", "log_softmax") and birth.transition == "inf->nan":
-        scores = birth.operands[0] if birth.operands else None
-        if scores is not None and scores.posinf and not birth.fact("fully_masked_rows"):
-            return f"{birth.op} of scores with {scores.posinf} entries of +inf: a mask with the wrong sign"
-    if birth.op in ("add", "sub") and birth.fact("inf_minus_inf") and any(o.neginf for o in birth.operands):
-        return f"masks of infinity were combined: {int(birth.fact('inf_minus_inf'))} times inf - inf"
-    return None

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import LARGEST
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import LARGEST, at, births_by_weight, by_autograd, reaches, span, tensors
-
-_SOFTMAX = ("softmax", "logsumexp", "attention", "log_softmax")
+from stayfinite.rules.evidence import (
+    counted,
+    judged,
+    only_an_error,
+    raised_by_the_optimizer,
+    span,
+    told,
+    told_by_error,
+)
 
 
 class MaskOverflow(Rule[FailedStep]):
@@ -42,44 +49,22 @@ class MaskOverflow(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            mask = None if by_autograd(birth) else _overflowing_mask(birth)
-            if mask is None:
-                continue
-            certain = 0.93 if reaches(subject, *_SOFTMAX) else 0.6
+        for born in judged(subject, Kind.MASK_OVERFLOW):
+            birth = born.birth
             yield self.finding(
-                f"{birth.op} of finite masks gave {birth.birth.inf} infinities: an operand ({span(mask)}) is already "
-                f"near the limit of {birth.dtype}",
+                f"{birth.op} of finite masks gave {counted(born.how.count, 'Inf')}: an operand "
+                f"({span(born.how.operand)}) is already near the limit of {birth.dtype}",
                 fix="combine boolean masks with & first, then write one additive mask: zeros.masked_fill(~allow, min)",
-                evidence={"inputs": tensors(*birth.operands), "largest": LARGEST.get(birth.dtype)},
-                confidence=certain * weight,
-                **at(birth),
+                **told(born, largest=LARGEST.get(birth.dtype)),
             )
-        failure = subject.failure
-        if failure is not None and "without overflow" in failure.text and "converted to type" in failure.text:
+        failure = only_an_error(subject)
+        if (
+            failure is not None
+            and "without overflow" in failure.text
+            and not raised_by_the_optimizer(subject, failure)
+        ):
             yield self.finding(
                 f"a mask value does not fit its dtype: {failure.text}",
                 fix="use torch.finfo(x.dtype).min, or boolean masks with F.scaled_dot_product_attention",
-                evidence={"error": failure.text},
-                confidence=0.9,
-                file=failure.place.file,
-                line=failure.place.line,
+                **told_by_error(failure),
             )
-
-
-def _overflowing_mask(birth: TracedBirth) -> Operand | None:
-    """The operand that was a mask at the limit of the dtype, if the birth is its overflow."""
-    limit = LARGEST.get(birth.dtype, 3.4e38)
-    if birth.transition != "finite->inf" or birth.output is None or birth.output.neginf == 0:
-        return None
-    if birth.output.posinf > birth.output.neginf:
-        return None
-    if birth.op in ("add", "sub", "mul"):
-        near = [o for o in birth.operands if (o.summary.min or 0.0) < -0.3 * limit]
-        return near[0] if near else None
-    if birth.op in ("to_copy", "copy"):
-        source = birth.operands[-1] if birth.operands else None
-        low = source.summary.min if source is not None else None
-        if source is not None and low is not None and low < -limit and source.summary.max is not None:
-            return source if source.summary.max <= 0 and source.summary.zeros else None
-    return None

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import (
-    at,
-    births_by_weight,
-    by_autograd,
-    counted,
-    facts,
-    source_of,
-    span,
-    tensors,
-)
-
-_OTHERS = ("lgamma", "digamma", "acosh")
+from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 
 class RootOfNegative(Rule[FailedStep]):
@@ -51,32 +41,15 @@ class RootOfNegative(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if by_autograd(birth) or birth.birth.nan == 0:
-                continue
-            operand = birth.operand("self", "input") or (birth.operands[0] if birth.operands else None)
-            if birth.op in ("sqrt", "rsqrt"):
-                count = (
-                    int(birth.fact("outside"))
-                    if "outside" in birth.facts
-                    else (operand.negatives if operand else 0)
-                )
-            elif birth.op in ("pow", "float_power"):
-                count = int(birth.fact("negative_base")) if birth.facts.get("fractional") else 0
-            elif birth.op in _OTHERS:
-                count = int(birth.fact("outside"))
-            else:
-                continue
-            if not count:
-                continue
+        for born in judged(subject, Kind.ROOT_OF_NEGATIVE):
+            operand, power = born.how.operand, born.birth.op in ("pow", "float_power")
             yield self.finding(
-                f"{birth.op} of {counted(count, 'negative value')} in {source_of(operand)} ({span(operand)})",
-                fix="repair the value under the root (normalise the geometry, two-pass variance, torch.cdist); if only "
-                "rounding makes it negative, clamp it to a small positive floor",
-                evidence={
-                    "inputs": tensors(operand),
-                    **facts(birth, "outside", "negative_base", "exponent", "fractional"),
-                },
-                confidence=0.93 * weight,
-                **at(birth),
+                f"{born.birth.op} of {counted(born.how.count, 'negative value')} in {source_of(operand)} "
+                f"({span(operand)})"
+                + (": a power with a fractional exponent has no value there" if power else ""),
+                fix="make the base positive first: x.clamp_min(eps) ** p, or x.abs() ** p * x.sign()"
+                if power
+                else "repair the value under the root (normalise the geometry, two-pass variance, torch.cdist); "
+                "if only rounding makes it negative, clamp it to a small positive floor",
+                **told(born, "outside", "negative_base", "exponent", "fractional"),
             )

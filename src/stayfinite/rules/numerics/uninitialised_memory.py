@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import at, births_by_weight, source_of, span, tensors
+from stayfinite.rules.evidence import judged, source_of, span, told
 
 
 class UninitialisedMemory(Rule[FailedStep]):
@@ -43,38 +44,25 @@ class UninitialisedMemory(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        loaded_bad = any(load.nonfinite for load in subject.loads)
-        untrained = all(optimizer.steps == 0 for optimizer in subject.optimizers)
-        for birth, weight in births_by_weight(subject):
-            if birth.transition == "uninitialised":
+        for born in judged(subject, Kind.UNINITIALISED):
+            shown = born.birth.birth
+            yield self.finding(
+                f"{shown.numel} values of {shown.call or shown.op} were read before anything was written to them",
+                fix="initialise it: torch.zeros, nn.init, or reset_parameters() after to_empty()",
+                **told(born, nan=shown.nan, inf=shown.inf),
+            )
+        trained = subject.step > 0 or any(optimizer.steps for optimizer in subject.run.optimizers)
+        if trained or any(load.nonfinite for load in subject.run.loads):
+            return
+        for born in judged(subject, Kind.CAME_IN, Kind.ABSURD_PARAMETER):
+            held = born.how.operand
+            if held is None or held.origin not in ("parameter", "buffer"):
+                continue
+            if born.how.kind is Kind.ABSURD_PARAMETER or held.summary.nan:
+                what = f"{held.summary.nan} NaN" if held.summary.nan else f"absurd values ({span(held)})"
                 yield self.finding(
-                    f"{birth.birth.numel} values of {birth.birth.call or birth.op} were read before anything was "
-                    f"written to them",
-                    fix="initialise it: torch.zeros, nn.init, or reset_parameters() after to_empty()",
-                    evidence={"nan": birth.birth.nan, "inf": birth.birth.inf, "shape": birth.birth.numel},
-                    confidence=0.97 * weight,
-                    **at(birth),
+                    f"{source_of(held)} holds {what} before the first step",
+                    fix="initialise it explicitly (nn.init, reset_parameters() after to_empty()), and check what the "
+                    "checkpoint lacks",
+                    **told(born),
                 )
-                continue
-            if not untrained or loaded_bad:
-                continue
-            if birth.transition == "outside":
-                held = next((o for o in (birth.output, *birth.operands) if o and not o.finite), None)
-                if held is not None and held.origin in ("parameter", "buffer") and held.summary.nan:
-                    yield self.finding(
-                        f"{source_of(held)} holds {held.summary.nan} NaN before the first step",
-                        fix="initialise it explicitly, after to_empty() above all, and check what the checkpoint lacks",
-                        evidence={"inputs": tensors(held)},
-                        confidence=0.85 * weight,
-                        **at(birth),
-                    )
-            elif birth.transition == "finite->inf":
-                for held in birth.operands:
-                    if held.origin in ("parameter", "buffer") and 1e20 < (held.absmax or 0.0) < 3e38:
-                        yield self.finding(
-                            f"{source_of(held)} holds absurd values before the first step ({span(held)})",
-                            fix="initialise it explicitly: torch.zeros, nn.init, or the module's reset_parameters()",
-                            evidence={"inputs": tensors(held)},
-                            confidence=0.88 * weight,
-                            **at(birth),
-                        )

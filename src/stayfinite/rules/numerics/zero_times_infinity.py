@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import (
-    at,
-    behind,
-    births_by_weight,
-    by_autograd,
-    facts,
-    looks_like_mask,
-    tensors,
-)
-
-_PRODUCTS = ("mul", "mm", "bmm", "matmul", "addmm", "baddbmm", "dot", "mv", "einsum", "convolution", "addcmul",
-             "scaled_dot_product_attention", "scaled_dot_product_flash_attention_for_cpu", "sum", "linear",
-             "scaled_dot_product_attention_math", "lerp")  # fmt: skip
+from stayfinite.rules.evidence import judged, told
 
 
 class ZeroTimesInfinity(Rule[FailedStep]):
@@ -51,23 +41,10 @@ class ZeroTimesInfinity(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for birth, weight in births_by_weight(subject):
-            if behind(birth) not in _PRODUCTS or not birth.fact("zero_times_bad"):
-                continue
-            masked = any(looks_like_mask(operand) for operand in birth.operands)
-            if by_autograd(birth):
-                certain = 0.55
-            elif masked:
-                # Even as a second birth it is a mistake of its own: the mask was trusted to remove the first.
-                certain = 0.92 if birth is subject.birth else 0.84 / weight
-            else:
-                certain = 0.8
-            zeros = int(birth.fact("zero_times_bad"))
+        for born in judged(subject, Kind.ZERO_TIMES_INF):
             yield self.finding(
-                f"{behind(birth)}: {zeros} zero{'s' if zeros != 1 else ''} met NaN or Inf, and 0 * inf is NaN"
-                + (" (a mask that multiplies)" if masked else ""),
+                f"{behind(born.birth)}: a zero met NaN or Inf, and 0 * inf is NaN"
+                + (" (a mask that multiplies)" if born.how.word else ""),
                 fix="fill the input before the product: torch.where(mask, x, 0) or x.masked_fill(~mask, 0)",
-                evidence={"inputs": tensors(*birth.operands), **facts(birth, "zero_times_bad")},
-                confidence=certain * weight,
-                **at(birth),
+                **told(born, "zero_times_bad"),
             )

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.rules.evidence import depth_of_run_cause
+
+_JUMP, _HARMFUL = 30.0, 100.0
+_HEALTHY_STEPS = 5
+_RECENT, _AFTERMATH = 32, 16  # steps before a jump that it is compared with, and after it that show the harm
+_HARM = 3.0  # the loss stays so many times above the largest before
+_ENORMOUS = 1e5  # so large a jump stays in the moments for thousands of steps, whatever the loss does
 
 
-class BadBatchSpike(Rule[RefusedStep]):
+class BadBatchSpike(Rule[FailedStep]):
     """One batch makes the loss and the gradient norm jump far beyond the run's own noise.
 
     ## What it finds
     A finite loss and gradient norm that both stand out from the last 128 healthy steps: more than ten robust
-    deviations and three times the worst recent excess (or a hundred times the largest value), and large in themselves.
+    deviations and three times the worst recent excess (or a hundred times the largest value), and large in
+    themselves. In a run that failed or is over: a step thirty times (a hundred times, if it was applied and did
+    harm) above the calm steps before it.
 
     ## Why it is bad
     One such update can undo hours of training; the moments carry it on for many steps.
@@ -36,7 +48,7 @@ class BadBatchSpike(Rule[RefusedStep]):
     cause = "BAD_BATCH_SPIKE"
     severity = Severity.WARNING
 
-    def check(self, subject: RefusedStep) -> Iterator[Finding]:
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
         if subject.spikes:
             said = ", ".join(
                 f"{s.quantity} {s.value:.3g} (typically {s.typical:.3g})" for s in subject.spikes
@@ -45,5 +57,84 @@ class BadBatchSpike(Rule[RefusedStep]):
                 f"the step stands out from the recent ones: {said}",
                 fix="look at the samples of this batch; if it is right, use Policy(spikes='warn')",
                 evidence={s.quantity: {"value": s.value, "typical": s.typical} for s in subject.spikes},
-                confidence=0.8,
             )
+        elif subject.run.complete and not subject.births:
+            yield from self._applied_spike(subject)
+        else:
+            yield from self._jump(subject)
+
+    def _jump(self, step: FailedStep) -> Iterator[Finding]:
+        """The steps before were calm, and this one failed at a multiple of what was usual."""
+        jumped = [
+            (name, *found)
+            for name, values in _quantities(step.run.history)
+            if (found := _stands_out(values[:-1], values[-1], _JUMP)) is not None
+        ]
+        if not jumped:
+            return
+        name, value, usual = jumped[0]
+        birth = step.birth.birth if step.birth is not None else None
+        yield self.finding(
+            f"the {name} jumped to {value:.3g} in one step, from a calm {usual:.3g}",
+            fix="skip this batch and look at its samples; if the update was applied, roll back to the step before",
+            evidence={name: {"value": value, "usual": usual} for name, value, usual in jumped},
+            severity=Severity.ERROR,
+            depth=depth_of_run_cause(step),
+            file=birth.file if birth is not None else None,
+            line=birth.line if birth is not None else None,
+        )
+
+    def _applied_spike(self, step: FailedStep) -> Iterator[Finding]:
+        """A finished, finite run in which one batch was applied that stood far above all before it, and did harm."""
+        records = [
+            r for r in step.run.history if r.applied and r.loss is not None and r.grad_norm is not None
+        ]
+        first = [abs(r.loss) for r in step.run.first_steps if r.loss is not None]
+        for position in range(_HEALTHY_STEPS + 3, len(records)):
+            before, now = records[max(0, position - _RECENT) : position], records[position]
+            loss = _stands_out([r.loss for r in before], now.loss, _HARMFUL)
+            norm = _stands_out([r.grad_norm for r in before], now.grad_norm, _HARMFUL)
+            # A loss that is small beside the first ones of the run is no damage, however far it jumped.
+            if loss is None or norm is None or loss[0] <= max(first, default=0.0):
+                continue
+            after = [
+                abs(r.loss) for r in records[position + 1 : position + 1 + _AFTERMATH] if r.loss is not None
+            ]
+            level = median(after) if len(after) >= _HEALTHY_STEPS else loss[0]
+            if level <= _HARM * loss[1] and loss[0] < _ENORMOUS * loss[1]:
+                continue  # the next losses are what they were: the optimizer took it well
+            yield self.finding(
+                f"step {now.step} was applied with a loss of {loss[0]:.3g} (before: {loss[1]:.3g}) and a gradient norm "
+                f"of {norm[0]:.3g} (before: {norm[1]:.3g}): one batch stands out; the losses after it: {level:.3g}",
+                fix="skip such a batch before the step (compare it with recent steps) and look at its samples",
+                evidence={
+                    "step": now.step,
+                    "loss": loss[0],
+                    "grad_norm": norm[0],
+                    "input": now.input_absmax,
+                    "loss_after": level,
+                },
+                severity=Severity.ERROR,
+                place=step.run.optimizers[0].stepped if step.run.optimizers else None,
+            )
+            return
+
+
+def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float | None]]]:
+    if not history:
+        return
+    yield "loss", [abs(r.loss) if r.loss is not None else None for r in history]
+    yield "gradient norm", [r.grad_norm for r in history]
+    # An input that is not finite is no jump: it is data that is not there (DAT001).
+    yield "largest input", [r.input_absmax if math.isfinite(r.input_absmax or 0.0) else None for r in history]
+
+
+def _stands_out(
+    before: Sequence[float | None], now: float | None, factor: float
+) -> tuple[float, float] | None:
+    """The value and the largest shortly before it, when it is `factor` times as large."""
+    known = [abs(value) for value in before if value is not None and math.isfinite(value)]
+    if now is None or math.isnan(now) or len(known) < _HEALTHY_STEPS:
+        return None
+    usual = max(known[-_RECENT:])
+    return (abs(now), usual) if abs(now) > factor * max(usual, 1e-30) else None

@@ -42,7 +42,7 @@ class FailureNotRepeated(Rule[FailedStep]):
         if (
             subject.reproduced is not False
             or subject.births
-            or subject.complete
+            or subject.run.complete
             or subject.trigger == "spike"
         ):
             return
@@ -51,5 +51,4 @@ class FailureNotRepeated(Rule[FailedStep]):
             f"the {sink} was not finite at step {subject.step}, and the same step replayed is",
             fix="replay it on another device and with deterministic algorithms; check the device's memory errors",
             evidence={"step": subject.step, "trigger": subject.trigger},
-            confidence=0.6,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.mechanism.operands import CLAMPS, SANITISERS
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import CLAMPS, SANITISERS, at
 
 
 class GradientVanished(Rule[FailedStep]):
@@ -41,15 +41,17 @@ class GradientVanished(Rule[FailedStep]):
         present = [gradient for gradient in subject.gradients if not gradient.missing]
         if not present or not all(gradient.zero for gradient in present):
             return
+        if subject.run.history and subject.run.history[-1].loss == 0.0:
+            return  # a hinge loss with every margin kept: nothing is left to learn
         for birth in subject.benign:
             cleaned = next((p for p in birth.hidden_by if p.name in (*SANITISERS, *CLAMPS)), None)
-            if cleaned is not None:
+            if cleaned is not None and birth.output is not None and birth.output.requires_grad:
                 yield self.finding(
                     f"all {len(present)} gradients are exactly 0: {cleaned.name} at line {cleaned.line} hides bad "
                     f"values of {birth.op}",
                     fix=f"remove {cleaned.name} and repair line {birth.birth.line}, where the value is born",
                     evidence={"gradients": len(present), "hidden_by": cleaned.op},
-                    confidence=0.7,
-                    **at(birth),
+                    file=birth.birth.file,
+                    line=birth.birth.line,
                 )
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import Comparison
 
@@ -57,9 +57,8 @@ class GuardBlindToNan(Rule[FailedStep]):
                     "threshold": comparison.threshold,
                     "result": comparison.result,
                 },
-                confidence=0.85,
-                file=comparison.place.file,
-                line=comparison.place.line,
+                depth=Depth.CONSEQUENCE,
+                place=comparison.place,
             )
 
 

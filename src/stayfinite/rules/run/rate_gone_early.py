@@ -15,12 +15,13 @@ _CONVERGED = 1e-2  # gradients this much smaller than at first: there was nothin
 
 
 class RateGoneEarly(Rule[FailedStep]):
-    """A schedule that is stepped for each batch has decayed the rate to nothing, and half of the run did not learn.
+    """A schedule that is stepped for each batch has decayed the learning rate to nothing, and half of the run
+    did not learn.
 
     ## What it finds
-    A finished run in which a scheduler was stepped once for each update (or more often), the rate of all param
-    groups fell below a hundred-thousandth of its peak, at least half of the updates were made with such a rate,
-    and the gradients had not become small before.
+    A finished run in which a scheduler was stepped once for each update (or more often), the learning rate of all
+    param groups fell below a hundred-thousandth of its peak, at least half of the updates were made with such a
+    learning rate, and the gradients had not become small before.
 
     ## Why it is bad
     Nothing fails and the loss is flat, as if the model could do no better. A schedule that was written in epochs
@@ -40,14 +41,14 @@ class RateGoneEarly(Rule[FailedStep]):
     """
 
     code = "RUN017"
-    name = "rate-gone-early"
+    name = "learning-rate-gone-early"
     cause = "CONFIG_MISTAKE"
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if not subject.complete or _has_converged(subject.first_steps, subject.history):
+        if not subject.run.complete or _has_converged(subject.run.first_steps, subject.run.history):
             return
-        for schedule in subject.schedulers:
+        for schedule in subject.run.schedulers:
             by_update = schedule.updates >= _LONG and schedule.steps >= _PER_UPDATE * schedule.updates
             if not by_update or not schedule.peak or schedule.start_epoch > 0:
                 continue
@@ -55,8 +56,9 @@ class RateGoneEarly(Rule[FailedStep]):
                 continue
             place = schedule.stepped if schedule.stepped.line else schedule.created
             yield self.finding(
-                f"{schedule.kind} was stepped {schedule.steps} times in {schedule.updates} updates and took the rate "
-                f"from {schedule.peak:g} to {schedule.lrs[-1]:.2g}: {schedule.gone} of the steps were made at less "
+                f"{schedule.kind} was stepped {schedule.steps} times in {schedule.updates} updates and took the "
+                f"learning rate from {schedule.peak:g} to {schedule.lrs[-1]:.2g}: {schedule.gone} of the steps "
+                f"were made at less "
                 "than 1e-5 of the peak",
                 fix="step the scheduler once an epoch, or give its lengths in steps (step_size=5 * len(loader))",
                 evidence={
@@ -66,9 +68,7 @@ class RateGoneEarly(Rule[FailedStep]):
                     "peak": schedule.peak,
                     "last": schedule.lrs[-1],
                 },
-                confidence=0.86,
-                file=place.file,
-                line=place.line,
+                place=place,
             )
 
 

@@ -14,7 +14,7 @@ class RateIsZero(Rule[FailedStep]):
     """The effective learning rate was zero at every step of the run.
 
     ## What it finds
-    A finished run of at least ten optimizer steps whose rate was exactly 0 at each of them.
+    A finished run of at least ten optimizer steps whose learning rate was exactly 0 at each of them.
 
     ## Why it is bad
     Nothing was learnt, and nothing says so: the loss moves with the batches.
@@ -23,7 +23,7 @@ class RateIsZero(Rule[FailedStep]):
     `LambdaLR(opt, lambda step: step // warmup_steps)`, where integer division gives 0 during the whole run
 
     ## The fix
-    Print the rate of the param groups after the first steps, and compare it with the configuration.
+    Print the learning rate of the param groups after the first steps, and compare it with the configuration.
 
     ## The popular fix that does not work
     Another seed, or more epochs.
@@ -33,25 +33,28 @@ class RateIsZero(Rule[FailedStep]):
     """
 
     code = "RUN015"
-    name = "rate-is-zero"
+    name = "learning-rate-is-zero"
     cause = "CONFIG_MISTAKE"
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        seen = [record.lr for record in (*subject.first_steps, *subject.history)]
-        resumed = bool(subject.loads) or any(schedule.start_epoch > 0 for schedule in subject.schedulers)
+        seen = [record.lr for record in (*subject.run.first_steps, *subject.run.history)]
+        resumed = bool(subject.run.loads) or any(
+            schedule.start_epoch > 0 for schedule in subject.run.schedulers
+        )
         if resumed:
             return  # a schedule that is over may well stay at zero
-        if not subject.complete or len(seen) < _LONG or any(rate is None or rate != 0.0 for rate in seen):
+        if not subject.run.complete or len(seen) < _LONG or any(rate is None or rate != 0.0 for rate in seen):
             return
-        place = subject.schedulers[0].created if subject.schedulers else (
-            subject.optimizers[0].created if subject.optimizers else None
+        place = subject.run.schedulers[0].created if subject.run.schedulers else (
+            subject.run.optimizers[0].created if subject.run.optimizers else None
         )  # fmt: skip
+        steps = subject.run.history[-1].step + 1 if subject.run.history else len(seen)
         yield self.finding(
-            f"the learning rate was 0 at all {subject.history[-1].step + 1 if subject.history else len(seen)} steps",
-            fix="print the rate of the param groups after the first step; check integer divisions in the schedule",
+            f"the learning rate was 0 at all {steps} steps",
+            fix="print the learning rate of the param groups after the first step; check integer divisions in "
+            "the schedule",
             evidence={"steps": len(seen)},
-            confidence=0.85,
             file=place.file if place else None,
             line=place.line if place else None,
         )

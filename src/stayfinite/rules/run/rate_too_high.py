@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import TracedBirth
-from stayfinite.rules.evidence import at
-from stayfinite.rules.run.growth import Growth, growth
+from stayfinite.findings.subjects.run_record import Place
+from stayfinite.rules.evidence import (
+    depth_of_run_cause,
+    first_line,
+    only_an_error,
+    raised_by_the_optimizer,
+    told_by_error,
+)
+from stayfinite.rules.run.growth import growth
+from stayfinite.rules.run.update_size import absurd_rate, largest_update, learning_rate
 
-# Ops that are wrong only where their input is: everything else is legal and merely got too large.
-_DOMAINS = ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "acos", "asin", "atanh", "div", "reciprocal", "softmax",
-            "xlogy", "log_softmax", "logsumexp", "std", "var", "mean", "ctc_loss", "pow")  # fmt: skip
-
+_COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6
-
-_LONG_ENOUGH = 3
 
 
 class RateTooHigh(Rule[FailedStep]):
-    """Every op is legal, and loss, gradients and updates grow from step to step: the learning rate is too high.
+    """One update moved the weights by many times their own size, or loss and gradients grow from step to step.
 
     ## What it finds
-    An overflow in an op that is defined everywhere (a product, a sum, a squared loss) after a history in which
-    the loss or the gradient norm grew by orders of magnitude over at least three steps.
+    A failure shortly after an update that was more than 20 times as large as the weights, whatever op it showed in:
+    a softmax, an exponential, a norm. Or an overflow in an op that is defined everywhere (a product, a sum, a
+    squared loss) after a history in which the loss or the gradient norm grew by orders of magnitude over at least
+    three steps. Large updates of a run that goes on well are no finding.
 
     ## Why it is bad
     Each update overshoots more than the last. The NaN at the end is the smallest part of the damage: the weights
     were ruined steps before.
 
     ## Example
-    SGD with rate 1.0 on inputs of variance 9: the loss multiplies by a constant each step
+    SGD with learning rate 1.0 on inputs of variance 9: the loss multiplies by a constant each step
 
     ## The fix
-    Lower the rate below the point where growth began, scale it with the batch size, warm up, and roll back to
-    weights from before the growth.
+    Lower the learning rate below the point where growth began, scale it with the batch size, warm up, and roll back
+    to weights from before the growth.
 
     ## The popular fix that does not work
     eps, nan_to_num or skipping the NaN step: the weights are already wrong, the next step grows again.
@@ -45,29 +51,55 @@ class RateTooHigh(Rule[FailedStep]):
     """
 
     code = "RUN010"
-    name = "rate-too-high"
+    name = "learning-rate-too-high"
     cause = "LR_DIVERGENCE"
     severity = Severity.ERROR
+    more_specific_than = ("NUM025", "NUM021", "RUN001")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        grown = growth(subject.history)
-        if grown is None:
-            return
-        if subject.complete and not subject.births and (grown.quantity != "loss" or grown.factor < _RUINED):
-            return  # a finished run that stayed finite must have gone very far up to be called diverged
+        rate, moved = learning_rate(subject), largest_update(subject)
         birth = subject.birth
-        certain = _certainty(birth, grown)
-        if certain is None:
+        first = subject.judged[0].how if subject.judged else None
+        place = _place(subject)
+        failed = bool(birth or subject.state) or (not subject.run.complete and subject.trigger != "exception")
+        before = first is not None and first.word in ("parameter", "state")  # weights that were bad already
+        if failed and moved is not None and (first is None or first.kind in DEPENDS_ON_SIZE or before):
+            times = f"{moved:.2g}" if math.isfinite(moved) else "more than 1e38"
+            yield self.finding(
+                f"at learning rate {_shown(rate)} one update moved the weights by {times} times their own size",
+                fix="lower the learning rate by that factor and more, then restart from weights before the update",
+                evidence={"update_ratio": moved, "lr": rate},
+                depth=Depth.FIRST if absurd_rate(subject) else Depth.UPSTREAM,
+                place=place,
+            )
             return
-        if grown.steps < _LONG_ENOUGH:
-            certain = min(certain, 0.6)  # raw inputs explode as quickly, and then they are the cause
-        rate = subject.history[-1].lr if subject.history else None
-        stepped = subject.optimizers[0].stepped if subject.optimizers else None
-        place = at(birth) if birth is not None else None
-        shown = f" at rate {rate:g}" if rate is not None else ""
+        failure = only_an_error(subject)
+        if (
+            failure is not None
+            and "without overflow" in failure.text
+            and raised_by_the_optimizer(subject, failure)
+        ):
+            yield self.finding(
+                f"the learning rate {_shown(rate)} does not fit into the dtype of the weights: {first_line(failure)}",
+                fix="lower the learning rate; a usual one is between 1e-5 and 1",
+                **told_by_error(failure),
+            )
+            return
+        grown = growth(subject.run.history)
+        if grown is None or (birth is not None and birth.transition not in _COMPUTED):
+            return
+        if (
+            subject.run.complete
+            and not subject.births
+            and (grown.quantity != "loss" or grown.factor < _RUINED)
+        ):
+            return  # a finished run that stayed finite must have gone very far up to be called diverged
         yield self.finding(
-            f"the {grown.quantity} grew from {grown.lowest:.3g} to {grown.last:.3g} over {grown.steps} steps{shown}, "
-            "and every op on the way is legal",
+            f"the {grown.quantity} grew from {grown.lowest:.3g} to {grown.last:.3g} over {grown.steps} steps at "
+            f"learning rate {_shown(rate)}, and every op on the way is legal"
+            if depth_of_run_cause(subject) == Depth.UPSTREAM
+            else f"the {grown.quantity} grew from {grown.lowest:.3g} to {grown.last:.3g} over {grown.steps} "
+            f"steps before, at learning rate {_shown(rate)}",
             fix="lower the learning rate (try a tenth), add warm-up, and restart from weights before the growth",
             evidence={
                 "quantity": grown.quantity,
@@ -76,19 +108,17 @@ class RateTooHigh(Rule[FailedStep]):
                 "steps": grown.steps,
                 "lr": rate,
             },
-            confidence=certain,
-            file=place["file"] if place else (stepped.file if stepped else None),
-            line=place["line"] if place else (stepped.line if stepped else None),
+            depth=depth_of_run_cause(subject),
+            place=place,
         )
 
 
-def _certainty(birth: TracedBirth | None, grown: Growth) -> float | None:
-    if birth is None:
-        return 0.85
-    if birth.transition not in ("finite->inf", "inf->nan", "amplified", "finite->nan"):
-        return None
-    if birth.transition == "finite->inf" and birth.op not in _DOMAINS:
-        return 0.92 if grown.factor > 1e3 else 0.75
-    if birth.op == "pow" and birth.transition == "finite->inf":
-        return 0.9
-    return 0.6 if grown.factor > 1e3 else 0.4
+def _place(step: FailedStep) -> Place:
+    """The line of the birth, or else of the update."""
+    if step.birth is not None:
+        return Place(step.birth.birth.file, step.birth.birth.line)
+    return step.run.optimizers[0].stepped if step.run.optimizers else Place()
+
+
+def _shown(rate: float | None) -> str:
+    return f"{rate:g}" if rate is not None else "unknown"

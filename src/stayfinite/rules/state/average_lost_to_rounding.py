@@ -41,9 +41,9 @@ class AverageLostToRounding(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if not subject.complete:
+        if not subject.run.complete:
             return
-        for average in subject.averages:
+        for average in subject.run.averages:
             if average.writes < _WRITES or average.still < _STILL * average.values:
                 continue
             if average.source_moved < _MOVED * average.values:
@@ -58,7 +58,5 @@ class AverageLostToRounding(Rule[FailedStep]):
                     "unchanged": average.still,
                     "looked_at": average.values,
                 },
-                confidence=0.93,
-                file=average.made.file,
-                line=average.made.line,
+                place=average.made,
             )

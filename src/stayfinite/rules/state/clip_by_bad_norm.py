@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 
 
@@ -39,13 +39,11 @@ class ClipByBadNorm(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if subject.scalers:
+        if subject.run.scalers:
             return  # an overflow in a scaled step is skipped by the scaler, and clipping is harmless
-        for clip in subject.clips:
+        for clip in subject.run.clips:
             if not clip.nonfinite_norms or clip.error_if_nonfinite or clip.raised:
                 continue
-            # Where a birth explains the bad gradient, clipping only spread it.
-            certain = 0.9 if not subject.births else (0.8 if clip.mixed else 0.6)
             yield self.finding(
                 f"{clip.nonfinite_norms} of {clip.calls} calls clipped by a norm that is not finite"
                 + (": finite gradients were zeroed or made NaN with the bad ones" if clip.mixed else ""),
@@ -56,7 +54,7 @@ class ClipByBadNorm(Rule[FailedStep]):
                     "mixed": clip.mixed,
                     "calls": clip.calls,
                 },
-                confidence=certain,
-                file=clip.place.file,
-                line=clip.place.line,
+                # Where a birth explains the bad gradient, clipping only spread it.
+                depth=Depth.CONSEQUENCE if subject.births else Depth.RUN,
+                place=clip.place,
             )

@@ -41,14 +41,14 @@ class FileNotWhole(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         if subject.births:
             return  # a bad value is another failure
-        for number, load in enumerate(subject.file_loads):
-            if load.damage is None or any(later.damage is None for later in subject.file_loads[number + 1 :]):
+        for number, load in enumerate(subject.run.file_loads):
+            if load.damage is None or any(
+                later.damage is None for later in subject.run.file_loads[number + 1 :]
+            ):
                 continue
             yield self.finding(
                 f"{PurePath(load.file).name} could not be loaded: {load.damage}",
                 fix="save to a temporary name, verify it, os.replace it over the old one, and keep the one before",
                 evidence={"file": load.file, "step": load.step},
-                confidence=0.92,
-                file=load.place.file,
-                line=load.place.line,
+                place=load.place,
             )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import at, births_by_weight, facts, tensors
+from stayfinite.rules.evidence import judged, told
+
+_FIX = "keep float32 parameters (autocast and a GradScaler), or an optimizer with a float32 master copy"
 
 
 class HalfOptimizerUpdate(Rule[FailedStep]):
@@ -39,29 +42,23 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
     name = "half-optimizer-update"
     cause = "PURE_LOWP_OPTIMIZER"
     severity = Severity.ERROR
+    more_specific_than = ("STA012",)
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        half = [o for o in subject.optimizers if {"float16", "bfloat16"} & {*o.param_dtypes, *o.state_dtypes}]
+        half = [
+            o for o in subject.run.optimizers if {"float16", "bfloat16"} & {*o.param_dtypes, *o.state_dtypes}
+        ]
         kind = half[0].kind if half else "the optimizer"
-        for birth, weight in births_by_weight(subject):
-            if birth.phase != "optimizer" or not birth.is_half or birth.op in ("to_copy", "copy"):
-                continue
+        for born in judged(subject, Kind.HALF_UPDATE):
+            birth, zeros = born.birth, born.how.count
             eps = next((o.eps for o in half if o.eps_in_dtype == 0.0), None)
             lost = f"; its eps {eps:g} is 0 there" if eps is not None else ""
-            zeros = int(birth.fact("denominator_zeros") or birth.fact("zero_divisors"))
             denominators = f" with {zeros} denominators of 0" if zeros else ""
             yield self.finding(
                 f"{kind} worked in {birth.dtype}{denominators}{lost}: {birth.op} made "
                 f"{birth.birth.nan} NaN and {birth.birth.inf} Inf of finite gradients",
-                fix="keep float32 parameters (autocast and a GradScaler), or an optimizer with a float32 master copy",
-                evidence={
-                    "inputs": tensors(*birth.operands),
-                    "eps": eps,
-                    "optimizer": kind,
-                    **facts(birth, "denominator_zeros", "zero_divisors"),
-                },
-                confidence=0.96 * weight,
-                **at(birth),
+                fix=_FIX,
+                **told(born, "denominator_zeros", "zero_divisors", eps=eps, optimizer=kind),
             )
         overflown = [
             t
@@ -73,9 +70,8 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
             yield self.finding(
                 f"{first.name} of {kind} overflowed to Inf in {first.dtype} ({first.inf} of {first.numel} values), the "
                 "weights are finite: what is divided by it is 0, and these weights never move again",
-                fix="keep float32 parameters (autocast and a GradScaler), or an optimizer with a float32 master copy",
+                fix=_FIX,
                 evidence={"tensor": first.name, "inf": first.inf, "optimizer": kind},
-                confidence=0.96,
-                file=first.place.file,
-                line=first.place.line,
+                depth=Depth.BIRTH,
+                place=first.place,
             )

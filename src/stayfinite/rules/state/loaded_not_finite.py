@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 
 
@@ -15,7 +15,7 @@ class LoadedNotFinite(Rule[FailedStep]):
     `load_state_dict` with tensors that are not finite, in a run that then fails.
 
     ## Why it is bad
-    Training continues from a dead model, and its first loss is NaN whatever the data and the rate are.
+    Training continues from a dead model, and its first loss is NaN whatever the data and the learning rate are.
 
     ## Example
     The last checkpoint was written after the NaN, and the healthy ones before it were rotated away
@@ -35,9 +35,10 @@ class LoadedNotFinite(Rule[FailedStep]):
     name = "loaded-not-finite"
     cause = "CHECKPOINT_CORRUPT"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for load in subject.loads:
+        for load in subject.run.loads:
             if not load.nonfinite or not (subject.births or subject.state):
                 continue
             shown = ", ".join(load.nonfinite[:3]) + (", ..." if len(load.nonfinite) > 3 else "")
@@ -45,7 +46,6 @@ class LoadedNotFinite(Rule[FailedStep]):
                 f"the {load.kind} state that was loaded is not finite: {shown}",
                 fix="load an earlier checkpoint that `stayfinite scan` calls healthy",
                 evidence={"tensors": list(load.nonfinite[:20]), "kind": load.kind},
-                confidence=0.93,
-                file=load.place.file,
-                line=load.place.line,
+                depth=Depth.UPSTREAM,
+                place=load.place,
             )

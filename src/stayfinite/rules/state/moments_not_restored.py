@@ -8,6 +8,7 @@ from statistics import median
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import Resume, StepRecord
+from stayfinite.rules.evidence import depth_of_run_cause
 from stayfinite.rules.state.resumed_loss import same_training
 
 _LIKE_BEFORE = 1.5  # the loss of the loaded weights, against the largest before the save: it is the same task
@@ -21,11 +22,11 @@ class MomentsNotRestored(Rule[FailedStep]):
     `load_state_dict` of an optimizer whose file holds param groups but no moments although steps had been taken.
     A new Adam that goes on with loaded weights and without moments, while its scheduler was loaded in the middle of
     its schedule; or whose loss is at first the one from before the save and, from its first update on, five times
-    that. New weights, a new task or another rate are fine-tuning, and need no moments.
+    that. New weights, a new task or another learning rate are fine-tuning, and need no moments.
 
     ## Why it is bad
-    Adam without moments takes first steps of the full rate in every coordinate, at weights that needed small
-    ones: the loss jumps after each resume.
+    Adam without moments takes first steps of the full learning rate in every coordinate, at weights that needed
+    small ones: the loss jumps after each resume.
 
     ## Example
     `torch.save({"model": model.state_dict(), "scheduler": scheduler.state_dict()}, path)`
@@ -44,25 +45,24 @@ class MomentsNotRestored(Rule[FailedStep]):
     name = "moments-not-restored"
     cause = "RESUME_STATE_MISSING"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "NUM025")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for load in subject.loads:
+        for load in subject.run.loads:
             if load.kind == "optimizer" and load.moments_missing:
                 yield self.finding(
                     "the optimizer state that was loaded holds no moments although steps had been taken",
                     fix="save optimizer.state_dict() whole, and load it after the optimizer is made",
                     evidence={"kind": load.kind, "step": load.step},
-                    confidence=0.88,
-                    file=load.place.file,
-                    line=load.place.line,
+                    depth=depth_of_run_cause(subject),
+                    place=load.place,
                 )
-        for resume in subject.resumes:
+        for resume in subject.run.resumes:
             if not resume.adaptive or resume.has_moments or resume.optimizer_loaded:
                 continue
-            why = _why_it_is_a_resume(resume, subject.first_steps)
+            why = _why_it_is_a_resume(resume, subject.run.first_steps)
             if why is None:
                 continue
-            place = resume.saved if resume.saved.line and not resume.saved_optimizer else resume.loaded
             yield self.finding(
                 f"{resume.optimizer} began without moments at step {resume.step}, at weights that were loaded: {why}",
                 fix="put optimizer.state_dict() into the checkpoint, and load it with the weights",
@@ -73,9 +73,8 @@ class MomentsNotRestored(Rule[FailedStep]):
                     "before": list(resume.before[-5:]),
                     "after": list(resume.after[:5]),
                 },
-                confidence=0.86,
-                file=place.file,
-                line=place.line,
+                depth=depth_of_run_cause(subject),
+                place=resume.saved if resume.saved.line and not resume.saved_optimizer else resume.loaded,
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _OFTEN = 3
 
@@ -38,16 +39,16 @@ class PenaltyOfScaledGradients(Rule[FailedStep]):
     name = "penalty-of-scaled-gradients"
     cause = "SCALER_MISUSE"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for scaler in subject.scalers:
+        for scaler in subject.run.scalers:
             if scaler.penalties >= _OFTEN and scaler.init_scale > 1.0:
                 yield self.finding(
                     f"{scaler.penalties} gradients of a scaled loss became part of another loss, not divided by the "
                     f"scale ({scaler.scale:g} now)",
                     fix="divide these gradients by scaler.get_scale() before the penalty is computed",
                     evidence={"gradients": scaler.penalties, "scale": scaler.scale},
-                    confidence=0.93,
-                    file=scaler.penalty.file,
-                    line=scaler.penalty.line,
+                    depth=depth_of_run_cause(subject),
+                    place=scaler.penalty,
                 )

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
+from stayfinite.rules.evidence import depth_of_run_cause
 
 
 class RateFromCheckpoint(Rule[FailedStep]):
     """Loading optimizer or scheduler state silently replaced the learning rate that the script had set.
 
     ## What it finds
-    `load_state_dict` of an optimizer after which the rate differs from the one it was made with and is used so,
-    in a run without a schedule that would explain it; and loads that replace the base rate of a schedule.
+    `load_state_dict` of an optimizer after which the learning rate differs from the one it was made with and is
+    used so, in a run without a schedule that would explain it; and loads that replace the base rate of a schedule.
 
     ## Why it is bad
     Param groups are part of the state: `--lr 1e-4` on the command line has no effect after `--resume`. Schedulers
-    keep their old base and peak rates in the same way.
+    keep their old base and peak learning rates in the same way.
 
     ## Example
     `opt = SGD(params, lr=args.lr); opt.load_state_dict(ckpt["optimizer"])`
@@ -29,22 +30,24 @@ class RateFromCheckpoint(Rule[FailedStep]):
     the scheduler's `base_lrs`.
 
     ## The popular fix that does not work
-    Editing only the scheduler, or the rate in the configuration: the load comes later and wins.
+    Editing only the scheduler, or the learning rate in the configuration: the load comes later and wins.
 
     ## References
     pytorch/examples#816
     """
 
     code = "STA027"
-    name = "rate-from-checkpoint"
+    name = "learning-rate-from-checkpoint"
     cause = "RESUME_LR"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for load in subject.loads:
+        for load in subject.run.loads:
             if load.kind not in ("optimizer", "scheduler"):
                 continue
-            replaced = _replaced(load, scheduled=bool(subject.schedulers))
+            scheduled = bool(subject.run.schedulers) or _set_by_hand(subject, load)
+            replaced = _replaced(load, scheduled=scheduled)
             if replaced is None:
                 continue
             asked, got, what = replaced
@@ -58,10 +61,15 @@ class RateFromCheckpoint(Rule[FailedStep]):
                     "kind": load.kind,
                     "step": load.step,
                 },
-                confidence=0.9,
-                file=load.place.file,
-                line=load.place.line,
+                depth=depth_of_run_cause(subject),
+                place=load.place,
             )
+
+
+def _set_by_hand(step: FailedStep, load: LoadEvent) -> bool:
+    """The script writes the learning rate into the param groups itself: it changes from step to step."""
+    rates = {record.lr for record in step.run.history if record.step >= load.step and record.lr is not None}
+    return len(rates) > 1
 
 
 def _replaced(load: LoadEvent, *, scheduled: bool) -> tuple[float, float, str] | None:
@@ -71,12 +79,12 @@ def _replaced(load: LoadEvent, *, scheduled: bool) -> tuple[float, float, str] |
         and load.base_after is not None
         and _differ(load.base_before, load.base_after)
     ):
-        return load.base_before, load.base_after, "a base rate of"
+        return load.base_before, load.base_after, "a base learning rate of"
     if scheduled or load.kind != "optimizer" or load.lr_before is None or load.lr_after is None:
         return None  # under a schedule the rate of a checkpoint is meant to differ from the first one
     used = load.lr_used if load.lr_used is not None else load.lr_after
     if _differ(load.lr_before, load.lr_after) and not _differ(used, load.lr_after):
-        return load.lr_before, load.lr_after, "a rate of"
+        return load.lr_before, load.lr_after, "a learning rate of"
     return None
 
 

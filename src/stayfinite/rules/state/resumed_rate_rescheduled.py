@@ -7,22 +7,25 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _FACTOR = 1.5
 _OWN_RATES = ("OneCycleLR", "CyclicLR", "SWALR")  # told their rates anew whenever they are made
 
 
 class ResumedRateRescheduled(Rule[FailedStep]):
-    """The optimizer was resumed in the middle of a schedule, and a scheduler then changed the rate without a step.
+    """The optimizer was resumed in the middle of a schedule, and a scheduler then changed the learning rate
+    without a step.
 
     ## What it finds
-    `optimizer.load_state_dict` brought a rate that a schedule had reached, and before the next optimizer step a
-    scheduler set another, by a factor of 1.5 or more: because it was made after the load and put the first rate
-    back, or because it was stepped through the past epochs over a rate that was already decayed.
+    `optimizer.load_state_dict` brought a learning rate that a schedule had reached, and before the next optimizer
+    step a scheduler set another, by a factor of 1.5 or more: because it was made after the load and put the first
+    learning rate back, or because it was stepped through the past epochs over a learning rate that was already
+    decayed.
 
     ## Why it is bad
-    Nothing fails. The first epoch after each resume runs at the initial rate and undoes what was annealed, or the
-    rate is decayed twice and the rest of the run learns nothing.
+    Nothing fails. The first epoch after each resume runs at the initial learning rate and undoes what was annealed,
+    or the learning rate is decayed twice and the rest of the run learns nothing.
 
     ## Example
     `opt.load_state_dict(ckpt["opt"]); sched = LambdaLR(opt, schedule); sched.last_epoch = start - 1`
@@ -31,19 +34,20 @@ class ResumedRateRescheduled(Rule[FailedStep]):
     Make the scheduler first, then load its state and the optimizer's; or give the constructor `last_epoch`.
 
     ## The popular fix that does not work
-    Editing the initial rate until the resumed run looks right: the next resume happens at another epoch.
+    Editing the initial learning rate until the resumed run looks right: the next resume happens at another epoch.
 
     ## References
     ultralytics/yolov5#292, MichiganCOG/ViP#19
     """
 
     code = "STA036"
-    name = "resumed-rate-rescheduled"
+    name = "resumed-learning-rate-rescheduled"
     cause = "RESUME_LR"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for load in subject.loads:
+        for load in subject.run.loads:
             change = load.rescheduled
             if load.kind != "optimizer" or not load.mid_schedule or not load.lr_after or change is None:
                 continue
@@ -53,7 +57,8 @@ class ResumedRateRescheduled(Rule[FailedStep]):
                 continue
             did = "was made and set" if change.how == "made" else "was stepped before any update, to"
             yield self.finding(
-                f"the optimizer was resumed at rate {load.lr_after:g}, then {change.kind} {did} {change.rate:g}",
+                f"the optimizer was resumed at learning rate {load.lr_after:g}, then {change.kind} {did} "
+                f"{change.rate:g}",
                 fix="make the scheduler before loading, then load its own state and the optimizer's; do not replay it",
                 evidence={
                     "loaded": load.lr_after,
@@ -63,15 +68,14 @@ class ResumedRateRescheduled(Rule[FailedStep]):
                     "calls": change.calls,
                     "step": load.step,
                 },
-                confidence=0.88,
-                file=change.place.file,
-                line=change.place.line,
+                depth=depth_of_run_cause(subject),
+                place=change.place,
             )
 
 
 def _began_again(subject: FailedStep, load: LoadEvent) -> bool:
     """The whole schedule starts over, not the rate alone: schedule-not-restored says so."""
-    if any(other.kind == "scheduler" for other in subject.loads) or load.rescheduled is None:
+    if any(other.kind == "scheduler" for other in subject.run.loads) or load.rescheduled is None:
         return False
-    made = [s for s in subject.schedulers if s.created == load.rescheduled.place and s.start_epoch == 0]
+    made = [s for s in subject.run.schedulers if s.created == load.rescheduled.place and s.start_epoch == 0]
     return any(s.steps > 1 and max(s.lrs, default=0.0) > 1.1 * (load.lr_after or 0.0) for s in made[-1:])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import ScalerFacts
+from stayfinite.rules.evidence import depth_of_run_cause
 
 _SKIPPED = 3
 
@@ -39,9 +40,10 @@ class ScalerNotRestored(Rule[FailedStep]):
     name = "scaler-not-restored"
     cause = "RESUME_STATE_MISSING"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for scaler in subject.scalers:
+        for scaler in subject.run.scalers:
             resumed = _began_after_a_load(subject, scaler)
             if scaler.loaded or scaler.skipped_first < _SKIPPED:
                 continue
@@ -60,14 +62,15 @@ class ScalerNotRestored(Rule[FailedStep]):
                     "earlier_scale": scaler.earlier_scale,
                     "skipped_first": scaler.skipped_first,
                 },
-                confidence=0.92 if higher else 0.75,
-                file=scaler.created.file,
-                line=scaler.created.line,
+                depth=depth_of_run_cause(subject),
+                place=scaler.created,
             )
 
 
 def _began_after_a_load(step: FailedStep, scaler: ScalerFacts) -> bool:
     """The first steps of a run that is saved and resumed later have nothing to restore."""
-    if scaler is not step.scalers[-1]:
+    if scaler is not step.run.scalers[-1]:
         return False
-    return any(load.kind == "optimizer" and (load.step == 0 or len(step.scalers) > 1) for load in step.loads)
+    return any(
+        load.kind == "optimizer" and (load.step == 0 or len(step.run.scalers) > 1) for load in step.run.loads
+    )

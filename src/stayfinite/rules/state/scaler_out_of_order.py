@@ -24,10 +24,7 @@ _MISUSES = {
         "scaler.step was called twice without update",
         "call scaler.update() once after the steps of all optimizers",
     ),
-    "did not use scaler.scale": (
-        "the loss was never scaled",
-        "call scaler.scale(loss).backward()",
-    ),
+    "did not use scaler.scale": ("the loss was never scaled", "call scaler.scale(loss).backward()"),
     "No inf checks were recorded": (
         "the optimizer has no gradients of the scaled loss",
         "call backward on scaler.scale(loss), and pass the optimizer that holds these parameters",
@@ -69,11 +66,4 @@ class ScalerOutOfOrder(Rule[FailedStep]):
             return
         for text, (message, fix) in _MISUSES.items():
             if text in failure.text:
-                yield self.finding(
-                    message,
-                    fix=fix,
-                    evidence={"error": failure.text},
-                    confidence=0.95,
-                    file=failure.place.file,
-                    line=failure.place.line,
-                )
+                yield self.finding(message, fix=fix, evidence={"error": failure.text}, place=failure.place)

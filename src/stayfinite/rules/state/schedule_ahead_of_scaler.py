@@ -18,7 +18,7 @@ class ScheduleAheadOfScaler(Rule[FailedStep]):
 
     ## Why it is bad
     The schedule counts steps that did not happen: warm-up ends early, decay comes too soon, and after a bad phase
-    the rate no longer fits the number of updates.
+    the learning rate no longer fits the number of updates.
 
     ## Example
     `scaler.step(opt); scaler.update(); scheduler.step()` without a look at the scale
@@ -39,16 +39,14 @@ class ScheduleAheadOfScaler(Rule[FailedStep]):
     severity = Severity.WARNING
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for scaler in subject.scalers:
+        for scaler in subject.run.scalers:
             ahead = scaler.scheduler_stepped_on_skip
             if ahead < _LEAST:
                 continue
-            place = subject.schedulers[0].stepped if subject.schedulers else scaler.created
+            place = subject.run.schedulers[0].stepped if subject.run.schedulers else scaler.created
             yield self.finding(
                 f"the schedule advanced on {ahead} of {scaler.skipped} steps that the scaler refused",
                 fix="step the schedule only when scaler.get_scale() did not fall in this step",
                 evidence={"ahead": ahead, "skipped": scaler.skipped, "steps": scaler.steps},
-                confidence=0.8,
-                file=place.file,
-                line=place.line,
+                place=place,
             )

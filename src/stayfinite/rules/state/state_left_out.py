@@ -37,7 +37,7 @@ class StateLeftOut(Rule[FailedStep]):
     state. Compare one batch's loss before the save and after the load.
 
     ## The popular fix that does not work
-    A lower rate after the resume: the weights are as wrong, and take longer to recover.
+    A lower learning rate after the resume: the weights are as wrong, and take longer to recover.
 
     ## References
     DLR-RM/stable-baselines3#1256
@@ -51,9 +51,11 @@ class StateLeftOut(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         if subject.births:
             return  # a loss that is not finite has a cause of its own
-        for resume in subject.resumes:
+        for resume in subject.run.resumes:
             if not (
-                resume.optimizer_loaded and resume.has_moments and same_training(resume, subject.first_steps)
+                resume.optimizer_loaded
+                and resume.has_moments
+                and same_training(resume, subject.run.first_steps)
             ):
                 continue
             if not _came_back_worse(resume):
@@ -69,9 +71,7 @@ class StateLeftOut(Rule[FailedStep]):
                     "rate": resume.rate_used,
                     "step": resume.step,
                 },
-                confidence=0.88,  # a jump at the very step of a resume is not the fault of its batch
-                file=resume.saved.file,
-                line=resume.saved.line,
+                place=resume.saved,
             )
 
 

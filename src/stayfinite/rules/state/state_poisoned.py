@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import StateTensor
+from stayfinite.rules.evidence import judged, told
+
+_RUNNING = ("running_mean", "running_var", "ema", "shadow", "avg", "momentum")
+_FIX = "check it before each update, and restore weights, moments, buffers and averages together from a good copy"
 
 
-class StatePoisoned(Rule[RefusedStep]):
+class StatePoisoned(Rule[FailedStep]):
     """Parameters, moments, buffers or averages that outlive the step hold NaN or Inf.
 
     ## What it finds
-    Non-finite values in any kept state when a step is refused: parameters, optimizer moments, buffers such as
-    batch norm's running statistics, and EMA weights.
+    Non-finite values in any kept state when a step is refused or a run ends: parameters, optimizer moments, buffers
+    such as batch norm's running statistics, and EMA weights. State that went bad in the very step whose birth is
+    known is named after that birth; state that is still bad after the script dropped the step is the failure
+    itself.
 
     ## Why it is bad
     Every later step starts from it, so skipping batches cannot help. The guard rolls back to the last verified
@@ -37,23 +45,54 @@ class StatePoisoned(Rule[RefusedStep]):
     name = "state-poisoned"
     cause = "STATE_POISONED"
     severity = Severity.ERROR
+    more_specific_than = ("DAT011", "RUN010", "RUN001")  # where the failure is of the state alone
 
-    def check(self, subject: RefusedStep) -> Iterator[Finding]:
-        if subject.bad_update:
-            return  # STA012 says which update made it so
-        kinds = {
-            "parameters": subject.parameters,
-            "optimizer state": subject.moments,
-            "buffers": subject.buffers,
-            "averages": subject.averages,
-        }
-        bad = {kind: tensors for kind, tensors in kinds.items() if tensors}
-        if bad:
-            listed = "; ".join(f"{kind}: {tensors[0].name}" for kind, tensors in bad.items())
-            yield self.finding(
-                f"state that outlives the step is not finite ({listed})",
-                fix="restore weights, moments, buffers and averages together from a verified copy",
-                evidence={
-                    kind: [tensor.to_json() for tensor in tensors[:5]] for kind, tensors in bad.items()
-                },
-            )
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        for born in judged(subject, Kind.CAME_IN):
+            held = born.how.operand
+            trained = subject.step > 0 or any(optimizer.steps for optimizer in subject.run.optimizers)
+            if (
+                held is not None
+                and held.origin in ("parameter", "buffer", "state")
+                and trained
+                and held.summary.nan
+            ):
+                yield self.finding(
+                    f"{held.origin} {held.name or 'tensor'} held {held.summary.nan} NaN before the step began",
+                    fix=_FIX,
+                    **told(born),
+                )
+        bad = [tensor for tensor in subject.state if _counts(tensor)]
+        kept = [tensor for tensor in bad if tensor.owner not in ("parameter", "gradient")]
+        weights_bad = any(tensor.owner == "parameter" for tensor in bad)
+        if subject.bad_update or not (kept or (weights_bad and not subject.births)):
+            return  # a bad update is told by STA012
+        restored = any(load.kind == "module" and load.step >= subject.step for load in subject.run.loads)
+        if weights_bad and subject.births and not restored:
+            return  # everything is bad, and the birth says why
+        first = (kept or bad)[0]
+        # The script dropped the step and went on: what failed is the state alone.
+        itself = not weights_bad and _went_on(subject)
+        yield self.finding(
+            f"{first.owner} {first.name} holds {first.nan} NaN and {first.inf} Inf"
+            + ("" if weights_bad else " while the weights are finite")
+            + (f", and {len(bad) - 1} more" if len(bad) > 1 else ""),
+            fix=_FIX,
+            evidence={
+                "tensors": [{"owner": t.owner, "name": t.name, "nan": t.nan, "inf": t.inf} for t in bad[:8]]
+            },
+            depth=Depth.UPSTREAM if itself else Depth.CONSEQUENCE if subject.births else Depth.RUN,
+            place=first.place,
+        )
+
+
+def _went_on(step: FailedStep) -> bool:
+    """Training went on after the failing step, with finite weights: only the kept state is still bad."""
+    return step.run.complete or any(optimizer.steps > step.step + 1 for optimizer in step.run.optimizers)
+
+
+def _counts(tensor: StateTensor) -> bool:
+    """A buffer of -inf is a mask; a running statistic of Inf is not."""
+    if tensor.owner != "buffer":
+        return bool(tensor.nan or tensor.inf)
+    return bool(tensor.nan) or (bool(tensor.inf) and any(name in tensor.name for name in _RUNNING))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 
 
@@ -27,7 +27,7 @@ class StepPastTheScaler(Rule[FailedStep]):
     `scaler.step(optimizer)`: it unscales, checks for overflow, and steps.
 
     ## The popular fix that does not work
-    Dividing the rate by the scale: the scale changes while training.
+    Dividing the learning rate by the scale: the scale changes while training.
 
     ## References
     Lightning-AI/pytorch-lightning#9599
@@ -37,19 +37,19 @@ class StepPastTheScaler(Rule[FailedStep]):
     name = "step-past-the-scaler"
     cause = "SCALER_MISUSE"
     severity = Severity.ERROR
+    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for scaler in subject.scalers:
-            place = subject.optimizers[0].stepped if subject.optimizers else scaler.created
+        for scaler in subject.run.scalers:
+            place = subject.run.optimizers[0].stepped if subject.run.optimizers else scaler.created
             if scaler.stepped_again:
                 yield self.finding(
                     f"{scaler.stepped_again} times optimizer.step() followed scaler.step(optimizer): every update is "
                     "made twice, and one that the scaler refuses is made all the same",
                     fix="remove optimizer.step(): scaler.step(optimizer) is the step",
                     evidence={"steps": scaler.stepped_again, "refused": scaler.skipped},
-                    confidence=0.95,
-                    file=place.file,
-                    line=place.line,
+                    depth=Depth.UPSTREAM,
+                    place=place,
                 )
             if not scaler.bypassed or scaler.scale <= 1.0:
                 continue
@@ -58,7 +58,6 @@ class StepPastTheScaler(Rule[FailedStep]):
                 f"({scaler.scale:g} now)",
                 fix="call scaler.step(optimizer) instead of optimizer.step()",
                 evidence={"steps": scaler.bypassed, "scale": scaler.scale},
-                confidence=0.95,
-                file=place.file,
-                line=place.line,
+                depth=Depth.UPSTREAM,
+                place=place,
             )

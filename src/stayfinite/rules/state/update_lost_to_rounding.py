@@ -42,7 +42,7 @@ class UpdateLostToRounding(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        for audit in subject.updates:
+        for audit in subject.run.updates:
             if audit.dtype not in ("bfloat16", "float16") or not audit.elements or _rate_was_zero(subject):
                 continue
             frozen = (
@@ -50,13 +50,13 @@ class UpdateLostToRounding(Rule[FailedStep]):
             )
             mostly = audit.unchanged >= _FROZEN * audit.elements and audit.audited_steps >= _LEAST_STEPS
             if frozen:
-                severity, certain = Severity.ERROR, 0.94
+                severity = Severity.ERROR
                 message = (
                     f"in {audit.frozen_steps} of {audit.audited_steps} audited steps no {audit.dtype} weight changed, "
                     f"although {audit.elements} of them have a gradient"
                 )
             elif mostly:
-                severity, certain = Severity.WARNING, 0.7
+                severity = Severity.WARNING
                 message = (
                     f"{audit.unchanged} of {audit.elements} {audit.dtype} weights with a gradient did not change "
                     "in the last audited step"
@@ -68,14 +68,12 @@ class UpdateLostToRounding(Rule[FailedStep]):
                 fix="keep float32 weights and run the forward pass under autocast, or use a float32 master copy",
                 evidence=_evidence(audit),
                 severity=severity,
-                confidence=certain,
-                file=audit.place.file,
-                line=audit.place.line,
+                place=audit.place,
             )
 
 
 def _rate_was_zero(step: FailedStep) -> bool:
-    rates = [record.lr for record in step.history if record.lr is not None]
+    rates = [record.lr for record in step.run.history if record.lr is not None]
     return bool(rates) and not any(rates)
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.refused_step import RefusedStep
+from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.rules.evidence import counted, judged, span, told
+
+_FIX = (
+    "look at the optimizer's denominators: torch.where(d > 0, n / d.clamp_min(1e-12), 1.0); keep eps above 0"
+)
 
 
-class UpdateNotFinite(Rule[RefusedStep]):
+class UpdateNotFinite(Rule[FailedStep]):
     """The gradients were finite, and the optimizer's own update made parameters or moments NaN or Inf.
 
     ## What it finds
-    A step whose loss and gradients were finite and after which parameters or optimizer state were not. The guard
-    has undone it.
+    A step whose loss and gradients were finite and after which parameters or optimizer state were not (a guard has
+    undone it); where it was followed op by op, the division by zero inside the optimizer.
 
     ## Why it is bad
     No check of loss or gradients can see it, and the next forward pass is NaN everywhere.
@@ -36,19 +42,26 @@ class UpdateNotFinite(Rule[RefusedStep]):
     cause = "OPTIMIZER_ZERO_DIV"
     severity = Severity.ERROR
 
-    def check(self, subject: RefusedStep) -> Iterator[Finding]:
-        if not subject.bad_update:
+    def check(self, subject: FailedStep) -> Iterator[Finding]:
+        kind = subject.run.optimizers[0].kind if subject.run.optimizers else "the optimizer"
+        for born in judged(subject, Kind.OPTIMIZER_DIVISION):
+            yield self.finding(
+                f"{kind} divided by {counted(born.how.count, 'zero')} in {born.birth.op} "
+                f"({span(born.how.operand)}), with "
+                "finite gradients",
+                fix=_FIX,
+                **told(born, "denominator_zeros", "zero_divisors"),
+            )
+        bad = [t for t in subject.state if t.owner in ("parameter", "optimizer state")]
+        if not subject.bad_update or subject.births:
             return
-        bad = subject.parameters + subject.moments
         half = any(tensor.dtype in ("float16", "bfloat16") for tensor in bad)
+        norm = f" (norm {subject.grad_norm:.3g})" if subject.grad_norm is not None else ""
         yield self.finding(
-            f"the gradients were finite (norm {subject.grad_norm:.3g}), but the optimizer's update made "
-            f"{len(bad)} tensors NaN or Inf, first {bad[0].name if bad else 'unknown'}"
-            if subject.grad_norm is not None
-            else f"the optimizer's update made {len(bad)} tensors NaN or Inf",
-            fix="let the optimizer work on float32 parameters"
-            if half
-            else "look at the optimizer's denominators",
-            evidence={"tensors": [tensor.to_json() for tensor in bad[:5]]},
+            f"the gradients were finite{norm}, but the optimizer's update made {counted(len(bad), 'tensor')} "
+            f"NaN or Inf, first {bad[0].name if bad else 'unknown'}",
+            fix="let the optimizer work on float32 parameters" if half else _FIX,
+            evidence={"tensors": [{"name": t.name, "nan": t.nan, "inf": t.inf} for t in bad[:5]]},
             cause="PURE_LOWP_OPTIMIZER" if half else "OPTIMIZER_ZERO_DIV",
+            depth=Depth.BIRTH,
         )

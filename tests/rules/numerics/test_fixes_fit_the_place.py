@@ -1,0 +1,77 @@
+"""What a report advises fits the line it names, and what it calls data is data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rules.traced import explained
+from rules.watched import incidents_of
+
+ADVICE = {
+    "an energy is no log-variance": (
+        "energy = nn.Parameter(torch.tensor([-120.0, 1.0]))\nloss = torch.exp(-energy).sum()",
+        "log space",
+        "log_var",
+    ),
+    "a log-variance is one": (
+        "logvar = nn.Parameter(torch.tensor([-120.0, 1.0]))\nloss = (2.0 * torch.exp(-logvar)).mean()",
+        "log_var",
+        "logsumexp",
+    ),
+    "a focal weight is no mutual information": (
+        "p = torch.sigmoid(nn.Parameter(torch.tensor([120.0, 0.0])))\nloss = ((1 - p) ** 0.5).mean(); loss.backward()",
+        "clamp_min",
+        "mutual",
+    ),
+    "a power of negative numbers needs a base": (
+        "x = nn.Parameter(torch.tensor([-2.0, 2.0]))\np = nn.Parameter(torch.tensor(2.5))\nloss = x.pow(p).sum()",
+        "base positive",
+        "geometry",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_the_fix_fits_the_line(name: str, tmp_path: Path) -> None:
+    source, said, not_said = ADVICE[name]
+    found = explained(source, tmp_path)
+    assert said in found.findings[0].fix, str(found)
+    assert not_said not in found.findings[0].fix, str(found)
+
+
+def test_a_hidden_activation_without_a_gradient_is_no_data(tmp_path: Path) -> None:
+    source = """
+        body, head = nn.Linear(4, 4), nn.Linear(4, 1)
+        with torch.no_grad():
+            body.weight.mul_(1e25)
+            hidden = body(torch.randn(3, 4))
+        loss = (head(hidden) ** 2).mean()
+        loss.backward()
+    """
+    found = explained(source, tmp_path)
+    assert found.step is not None and found.findings, str(found)
+    assert "DATA_SCALE" not in found.causes, str(found)
+
+
+def test_a_mask_that_keeps_the_element_is_not_to_blame(tmp_path: Path) -> None:
+    kept = "x = nn.Parameter(torch.tensor([0.0, 4.0]))\nm = torch.tensor([True, False])\n"
+    kept += "loss = torch.where(m, x.sqrt(), torch.zeros(2)).sum(); loss.backward()"
+    assert explained(kept, tmp_path).causes[0] == "SQRT_POW_GRAD_AT_ZERO"
+    left_out = kept.replace("[True, False]", "[False, True]")
+    assert explained(left_out, tmp_path).causes[0] == "WHERE_UNSAFE_BRANCH"
+    power = left_out.replace("x.sqrt()", "x.pow(0.5)")
+    assert explained(power, tmp_path).causes[0] == "WHERE_UNSAFE_BRANCH"
+
+
+def test_a_check_of_torch_is_no_guard_of_the_script(tmp_path: Path) -> None:
+    source = """
+        raw = nn.Parameter(torch.tensor(-1.0)); opt = torch.optim.SGD([raw], 0.1)
+        scale = torch.sqrt(raw)
+        loss = -torch.distributions.Normal(torch.tensor(0.0), scale).log_prob(torch.tensor(1.0))
+        loss.backward(); opt.step()
+    """
+    causes = [f.cause for incident in incidents_of(source, tmp_path) for f in incident.findings]
+    assert causes[0] == "DOMAIN_VIOLATION"
+    assert "BLIND_GUARD" not in causes
