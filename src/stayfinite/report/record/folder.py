@@ -165,7 +165,9 @@ def _meant(path: Path) -> Path:
             f"{path} is a file; name the folder of a run, which holds {NAME} and {INCIDENTS}/."
         )
     if not path.is_dir():
-        raise NothingToShow(f"{path} does not exist; name the folder of a run, for example runs/NAME.")
+        raise NothingToShow(
+            f"{path} does not exist; name the folder of a run, for example stayfinite-runs/NAME."
+        )
     return path
 
 
@@ -173,4 +175,4 @@ def _nothing_in(path: Path) -> str:
     runs = runs_in(path)
     if runs:
         return f"{path} holds {len(runs)} runs; name one of them, for example the newest, {runs[0]}."
-    return f"{path} holds no {NAME} and no {INCIDENTS}/; name the folder of a run, for example runs/NAME."
+    return f"{path} holds no {NAME} and no {INCIDENTS}/; name the folder of a run, for example stayfinite-runs/NAME."
