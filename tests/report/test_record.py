@@ -223,6 +223,27 @@ def test_folders_that_hold_nothing_say_so(tmp_path: Path) -> None:
         assert "\n" not in str(nothing.value)
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "seteuid") or os.geteuid() != 0, reason="only root can become somebody else"
+)
+def test_what_may_not_be_read_says_so(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    write_lines(tmp_path / "run", [step_line(0)])
+    (tmp_path / "run" / "run.jsonl").chmod(0o600)
+    full_run(tmp_path / "closed", steps=3)
+    (tmp_path / "closed").chmod(0o700)
+    os.seteuid(65534)
+    try:
+        for name in ("run", "closed", "closed/incidents/0001"):
+            with pytest.raises(NothingToShow, match="cannot be read: Permission denied"):
+                open_folder(tmp_path / name)
+            assert Tail(tmp_path / name).read() is None
+        assert [path.name for path in runs_in(tmp_path)] == ["run"]
+    finally:
+        os.seteuid(0)
+
+
 def test_a_broken_incident_does_not_hide_the_others(tmp_path: Path) -> None:
     write_incident(tmp_path, "0001", incident("a.py"))
     write_incident(tmp_path, "0002", {"schema": 1})

@@ -34,7 +34,7 @@ def command(run: Path | None, output: Path | None, compare: tuple[Path, Path] | 
     path to the loss, plots of the whole run, the timeline.
 
     \b
-    stayfinite report runs/20261117-090831
+    stayfinite report stayfinite-runs/20261117-090831
     stayfinite report runs/a/incidents/0001 --output failure.html
     stayfinite report --compare runs/before runs/after --output compare.html
     """
@@ -44,7 +44,9 @@ def command(run: Path | None, output: Path | None, compare: tuple[Path, Path] | 
 
     folders = [folder for folder in (run, *(compare or ())) if folder is not None]
     if not folders:
-        raise click.UsageError("name the folder of a run, for example: stayfinite report runs/NAME")
+        raise click.UsageError(
+            "name the folder of a run, for example: stayfinite report stayfinite-runs/NAME"
+        )
     try:
         opened = [_opened(folder) for folder in folders]
     except NothingToShow as nothing:
@@ -69,6 +71,9 @@ def _opened(folder: Path) -> RunContents:
     from stayfinite.report.record.folder import open_folder
     from stayfinite.report.record.lines import record_files
 
-    total = sum(path.stat().st_size for path in record_files(folder))
+    try:
+        total = sum(path.stat().st_size for path in record_files(folder))
+    except OSError:  # open_folder says what is wrong
+        total = 0
     with BytesProgress(total, what="reading") as progress:
         return open_folder(folder, progress.advance)

@@ -70,6 +70,8 @@ class IncidentView:
         """Where it began, as prose."""
         if not self.birth:
             unknown = "Where the bad value was born is not known"
+            if why := text(self.data, "not_located"):
+                return f"{unknown}: {why.rstrip('.')}."
             return (
                 f"{unknown}: a second run of the step did not fail." if self.not_repeated else f"{unknown}."
             )

@@ -46,13 +46,13 @@ class Channel:
         return await asyncio.to_thread(lambda: dumps(self.follower.whole()))
 
     async def _follow(self) -> None:
-        while self._queues:
-            more = await asyncio.to_thread(self.follower.poll)
-            self._hand_out(await asyncio.to_thread(self._news))
-            await asyncio.sleep(0.01 if more else _SECONDS)
-            if self._ends():
-                self._hand_out(_END)
-                return
+        try:
+            while self._queues and not self._ends():
+                more = await asyncio.to_thread(self.follower.poll)
+                self._hand_out(await asyncio.to_thread(self._news))
+                await asyncio.sleep(0.01 if more else _SECONDS)
+        finally:
+            self._hand_out(_END)  # whatever happened: a page that is left alone connects anew
 
     def _news(self) -> str:
         """What changed; at least how long nothing did, which also tells a page that the server lives."""

@@ -159,8 +159,11 @@ class RunFollower:
     def _read_lines(self) -> bool:
         if not self._rotated:
             self._rotated = True
-            for old in read_rotated(self.path):
-                self._feed(old)
+            try:
+                for old in read_rotated(self.path):
+                    self._feed(old)
+            except OSError:  # rotated again meanwhile, or not ours to read
+                self.broken += 1
         for _ in range(_AT_ONCE):
             batch = self._tail.read()
             if batch is None:

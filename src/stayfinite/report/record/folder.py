@@ -89,16 +89,20 @@ def incident_folders(run_dir: Path) -> list[Path]:
 
 
 def is_run_folder(path: Path) -> bool:
-    return bool(record_files(path)) or (path / INCIDENTS).is_dir()
+    """Whether a folder that may be read holds a run."""
+    try:
+        return path.is_dir() and (bool(record_files(path)) or (path / INCIDENTS).is_dir())
+    except OSError:  # somebody else's
+        return False
 
 
 def runs_in(path: Path) -> list[Path]:
     """The run folders directly in a folder, newest first."""
     try:
-        found = [child for child in path.iterdir() if child.is_dir() and is_run_folder(child)]
-    except OSError:
+        children = list(path.iterdir())
+    except OSError:  # not there, or not ours to read
         return []
-    return sorted(found, key=_changed, reverse=True)
+    return sorted(filter(is_run_folder, children), key=_changed, reverse=True)
 
 
 def _changed(run_dir: Path) -> float:
@@ -113,7 +117,13 @@ def _changed(run_dir: Path) -> float:
 
 def open_folder(path: Path, advance: Callable[[int], None] = lambda nbytes: None) -> RunContents:
     """Read all there is. Raises NothingToShow, with one sentence, where that is nothing."""
-    path = _meant(path)
+    try:
+        return _read(_meant(path), advance)
+    except OSError as error:
+        raise NothingToShow(f"{error.filename or path} cannot be read: {error.strerror or error}.") from error
+
+
+def _read(path: Path, advance: Callable[[int], None]) -> RunContents:
     if (path / INCIDENT).exists():
         incident = read_incident(path)
         if incident.problem is not None:
@@ -124,25 +134,26 @@ def open_folder(path: Path, advance: Callable[[int], None] = lambda nbytes: None
     if not is_run_folder(path):
         raise NothingToShow(_nothing_in(path))
     folders = incident_folders(path)
-    folder = RunContents(path, [read_incident(one) for one in folders[:INCIDENTS_SHOWN]])
-    folder.incidents_left_out = len(folders) - len(folder.incidents)
+    contents = RunContents(path, [read_incident(folder) for folder in folders[:INCIDENTS_SHOWN]])
+    contents.incidents_left_out = len(folders) - len(contents.incidents)
     record = RunRecord()
-    read = 0
-    try:
-        for batch in read_batches(path):
-            record.feed(batch.lines)
-            folder.broken_lines += batch.broken
-            read += len(batch.lines)
-            advance(batch.nbytes)
-    except OSError as error:
-        raise NothingToShow(f"{path}: its record cannot be read: {error.strerror or error}.") from error
+    for batch in read_batches(path):
+        record.feed(batch.lines)
+        contents.broken_lines += batch.broken
+        advance(batch.nbytes)
     if record.count or record.events_seen or record.heat.columns:
-        folder.record = record
-    elif not any(incident.problem is None for incident in folder.incidents):
-        why = f"none of the {folder.broken_lines} lines of {NAME} is one of ours" if folder.broken_lines else (
-            f"{NAME} holds no step yet" if record_files(path) else "its incidents cannot be read")  # fmt: skip
-        raise NothingToShow(f"{path} has nothing to show: {why}. Name the folder of a run that has begun.")
-    return folder
+        contents.record = record
+    elif all(incident.problem is not None for incident in contents.incidents):
+        raise NothingToShow(
+            f"{path} has nothing to show: {_why_empty(contents)}. Name the folder of a run that has begun."
+        )
+    return contents
+
+
+def _why_empty(contents: RunContents) -> str:
+    if contents.broken_lines:
+        return f"none of the {contents.broken_lines} lines of {NAME} is one of ours"
+    return f"{NAME} holds no step yet" if record_files(contents.path) else "its incidents cannot be read"
 
 
 def _meant(path: Path) -> Path:
@@ -154,7 +165,9 @@ def _meant(path: Path) -> Path:
             f"{path} is a file; name the folder of a run, which holds {NAME} and {INCIDENTS}/."
         )
     if not path.is_dir():
-        raise NothingToShow(f"{path} does not exist; name the folder of a run, for example runs/NAME.")
+        raise NothingToShow(
+            f"{path} does not exist; name the folder of a run, for example stayfinite-runs/NAME."
+        )
     return path
 
 
@@ -162,4 +175,4 @@ def _nothing_in(path: Path) -> str:
     runs = runs_in(path)
     if runs:
         return f"{path} holds {len(runs)} runs; name one of them, for example the newest, {runs[0]}."
-    return f"{path} holds no {NAME} and no {INCIDENTS}/; name the folder of a run, for example runs/NAME."
+    return f"{path} holds no {NAME} and no {INCIDENTS}/; name the folder of a run, for example stayfinite-runs/NAME."

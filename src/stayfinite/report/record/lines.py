@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +103,7 @@ def _read_files(paths: list[Path]) -> Iterator[Batch]:
             with _open(path) as file:
                 while data := file.read(_CHUNK):
                     yield parser.feed(data)
-        except (OSError, EOFError):  # a broken archive; what came before counts
+        except (gzip.BadGzipFile, EOFError, zlib.error):  # a broken archive; what came before counts
             yield Batch(broken=1)
         yield parser.finish()
 
@@ -124,9 +125,9 @@ class Tail:
 
     def read(self) -> Batch | None:
         """The next piece; None when there is nothing new for now."""
-        if not self.path.is_file():  # not there (yet); or a pipe, which would keep us waiting
-            return None
         try:
+            if not self.path.is_file():  # not there (yet); or a pipe, which would keep us waiting
+                return None
             with self.path.open("rb") as file:
                 self._notice(file)
                 file.seek(self._at)
