@@ -848,4 +848,68 @@ TWINS = [
                 return error.sum() * 0
             return error[keep].mean()
         """),
+    _twin("SRC045", "an additive mask of infinity", 2, """
+        def mask_scores(scores, mask):
+            return torch.softmax(scores + (1.0 - mask) * float("-inf"), dim=-1)
+        """, """
+        def mask_scores(scores, mask):
+            return torch.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)
+        """),
+    _twin("SRC046", "nothing but ignored labels", 3, """
+        head = nn.Linear(8, 5)
+        y = torch.full((4,), -100)
+        loss = F.cross_entropy(head(torch.randn(4, 8)), y)
+        """, """
+        head = nn.Linear(8, 5)
+        y = torch.full((4,), 3)
+        loss = F.cross_entropy(head(torch.randn(4, 8)), y)
+        """),
+    _twin("SRC047", "a sample that is all padding", 4, """
+        mha = nn.MultiheadAttention(16, 2, batch_first=True)
+        x = torch.randn(2, 3, 16)
+        pad = torch.tensor([[False, False, True], [True] * 3])
+        y, _ = mha(x, x, x, key_padding_mask=pad)
+        """, """
+        mha = nn.MultiheadAttention(16, 2, batch_first=True)
+        x = torch.randn(2, 3, 16)
+        pad = torch.tensor([[False, False, True], [False, True, True]])
+        y, _ = mha(x, x, x, key_padding_mask=pad)
+        """),
+    _twin("SRC039", "the singular vectors of an identity", 2, """
+        w = torch.eye(4, requires_grad=True)
+        u, s, v = torch.linalg.svd(w)
+        u.sum().backward()
+        """, """
+        w = torch.eye(4, requires_grad=True)
+        s = torch.linalg.svdvals(w)
+        s.sum().backward()
+        """),
+    _twin("SRC010", "a trust ratio", 2, """
+        def trust(weight, update):
+            return weight.norm() / update.norm()
+        """, """
+        def trust(weight, update):
+            return weight.norm() / update.norm().clamp_min(1e-6)
+        """),
+    _twin("SRC028", "a buffer nobody fills", 4, """
+        class Statistics(nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.register_buffer("mean", torch.empty(size))
+        """, """
+        class Statistics(nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.register_buffer("mean", torch.empty(size))
+                self.mean.zero_()
+        """),
+    _twin("SRC005", "a leaf of zeros", 2, """
+        x = torch.zeros(3, requires_grad=True)
+        y = x.sqrt().sum()
+        y.backward()
+        """, """
+        x = torch.zeros(3, requires_grad=True)
+        y = (x + 1e-6).sqrt().sum()
+        y.backward()
+        """),
 ]  # fmt: skip

@@ -52,6 +52,18 @@ class Arithmetic(Recorder):
                 return number(_FOLD[name](a, b))
             except (ArithmeticError, ValueError, TypeError):
                 return UNKNOWN
+        if (
+            name == "mul"
+            and left.kind == "tuple"
+            and left.items
+            and b is not None
+            and b.is_integer()
+            and 0 < b <= 64
+        ):
+            return replace(left, items=left.items * int(b))  # [False] * 5
+        if name == "mul" and (a in (INF, -INF) or b in (INF, -INF)):
+            operation = self.record(node, "times_infinity", (left, right), style=style, keep=True)
+            return Value("tensor", dtype=transfer.dtype_of((left, right)), reference=operation)
         if name == "pow":
             keep = True
             operation = self.record(node, "pow", (left, right), style=style, keep=keep)

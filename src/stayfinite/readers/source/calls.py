@@ -120,6 +120,12 @@ class Caller(TorchCaller):
         owner = self.scope.owner
         base = node.func.value
         if isinstance(base, ast.Name) and base.id in ("self", "s", "cls") and owner is not None:
+            if method == "register_buffer":
+                given, options = self.arguments(node)
+                self.record(node, method, given, options, style="method", keep=True)
+                if len(given) > 1 and isinstance(given[0].const, str):
+                    self.scope.variables[f"{base.id}.{given[0].const}"] = given[1]
+                return UNKNOWN
             if method in owner.methods:
                 return self.inline(node, owner.methods[method], owner, [])
             value = self.scope.variables.get(f"{base.id}.{method}") or owner.attributes.get(method, UNKNOWN)

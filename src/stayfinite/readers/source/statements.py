@@ -195,6 +195,7 @@ class Executor(Caller):
         before = self.scope.variables[name]
         if before is UNKNOWN or before.kind not in ("tensor", "mask"):
             return
+        before = replace(before, reference=None, items=None)  # no longer what was written
         joined = join(before, value)
         self.scope.variables[name] = (
             replace(joined, grad=before.grad, made=before.made)

@@ -194,7 +194,7 @@ class TorchCaller(Evaluator):
             return Value("tensor", grad=grad) if grad else UNKNOWN
         operation = self.record(node, name, args, options, style=style, keep=name in WATCHED)
         draft = rule(args, options)
-        if name in ("zeros", "ones", "full", "rand", "randn", "randint", "empty"):
+        if name in ("zeros", "ones", "full", "rand", "randn", "randint", "empty", "eye"):
             draft.shape = _shape(args, options, name)
             asked = options.get("requires_grad")
             draft.grad = asked is not None and asked.const is True

@@ -374,6 +374,7 @@ TRANSFERS: dict[str, Transfer] = {
     "amax": maximum,
     "amin": minimum,
     "randint": _randint,
+    "eye": lambda args, options: Draft(UNIT, traits=frozenset({"identity"}), grad=False),
     "full": _full,
     "full_like": _full,
     "zeros": _fixed(Span(0.0, 0.0), "constant"),

@@ -114,6 +114,8 @@ WATCHED = frozenset(
         "softmax",
         "sigmoid",
         "einsum",
+        "register_buffer",
+        "eye",
         "Parameter",
         "ctc_loss",
         "CTCLoss",

@@ -55,7 +55,10 @@ class ZeroVectorNormalised(Rule[SourceFile]):
                 if not value.has("norm") or not value.reaches(0.0) or value.made is None:
                     continue
                 dividend = operation.operands[0]
-                if dividend.number is not None or not _same_vector(operation.text, value.made.text):
+                ratio = dividend.has("norm")  # a trust ratio: the norm of an update can be 0
+                if dividend.number is not None or not (
+                    ratio or _same_vector(operation.text, value.made.text)
+                ):
                     continue
                 message = f"division by a norm (line {value.made.line}), which is 0 for a zero vector"
             yield self.finding(
