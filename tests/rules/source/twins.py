@@ -912,4 +912,61 @@ TWINS = [
         y = (x + 1e-6).sqrt().sum()
         y.backward()
         """),
+    _twin("SRC010", "a cosine by hand", 2, """
+        def cosine(a, b):
+            return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))
+        """, """
+        def cosine(a, b):
+            return F.cosine_similarity(a, b, dim=-1)
+        """),
+    _twin("SRC012", "acos of a dot product", 3, """
+        def geodesic(a, b):
+            dot = (a * b).sum(-1)
+            return torch.acos(dot)
+        """, """
+        def geodesic(a, b):
+            dot = (a * b).sum(-1).clamp(-0.9999, 0.9999)
+            return torch.acos(dot)
+        """),
+    _twin("SRC038", "a raw parameter as a scale", 7, """
+        class Policy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.mu, self.sigma = nn.Linear(8, 2), nn.Parameter(torch.ones(2))
+
+            def forward(self, x):
+                return torch.distributions.Normal(self.mu(x), self.sigma)
+        """, """
+        class Policy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.mu, self.log_sigma = nn.Linear(8, 2), nn.Parameter(torch.zeros(2))
+
+            def forward(self, x):
+                return torch.distributions.Normal(self.mu(x), self.log_sigma.clamp(-20, 2).exp())
+        """),
+    _twin("SRC008", "dice of empty masks", 4, """
+        def dice(logits, image):
+            truth = (image > 0.5).float()
+            guess = F.relu(logits)
+            return 1 - 2 * (guess * truth).sum() / (guess.sum() + truth.sum())
+        """, """
+        def dice(logits, image):
+            truth = (image > 0.5).float()
+            guess = F.relu(logits)
+            return 1 - (2 * (guess * truth).sum() + 1) / (guess.sum() + truth.sum() + 1)
+        """),
+    _twin("SRC013", "the variance of a mini-batch of outputs", 5, """
+        net = nn.Linear(4, 3)
+        def epoch(rows):
+            for start in range(0, len(rows), 4):
+                z = net(rows[start : start + 4])
+                yield z.var(dim=0).mean()
+        """, """
+        net = nn.Linear(4, 3)
+        def epoch(rows):
+            for start in range(0, len(rows), 4):
+                z = net(rows[start : start + 4])
+                yield z.var(dim=0, correction=0).mean()
+        """),
 ]  # fmt: skip
