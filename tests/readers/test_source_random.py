@@ -9,11 +9,13 @@ from stayfinite.findings import examine
 from stayfinite.readers.source import read_source
 from stayfinite.readers.source.key_reads import source_keys
 
-CALLED = ("log", "sqrt", "exp", "softmax", "sum", "mean", "pow", "clamp", "std", "var", "norm", "where", "einsum", "chunk",
-          "max", "min", "tensor", "zeros", "full", "randint", "sigmoid", "relu", "to", "half", "topk", "masked_fill",
-          "nansum", "cat", "stack", "unknown", "numel", "size", "item", "scatter_reduce", "index_add", "ctc_loss",
-          "cross_entropy", "matmul", "div", "add", "Parameter", "Linear", "Sequential", "LambdaLR", "autocast",
-          "register_buffer", "acos", "svd", "Normal", "eye")  # fmt: skip
+CALLED = (
+    "log", "sqrt", "exp", "softmax", "sum", "mean", "pow", "clamp", "std", "var", "norm", "where", "einsum",
+    "chunk", "max", "min", "tensor", "zeros", "full", "randint", "sigmoid", "relu", "to", "half", "topk",
+    "masked_fill", "nansum", "cat", "stack", "unknown", "numel", "size", "item", "scatter_reduce",
+    "index_add", "ctc_loss", "cross_entropy", "matmul", "div", "add", "Parameter", "Linear", "Sequential",
+    "LambdaLR", "autocast", "register_buffer", "acos", "svd", "Normal", "eye",
+)  # fmt: skip
 BEFORE = [
     "torch.",
     "F.",
@@ -26,9 +28,11 @@ BEFORE = [
     "",
     "torch.distributions.",
 ]
-LEAVES = ("x", "y", "self.a", "mask", "eps", "1", "0", "-1", "1e-20", "10 ** 400", "None", "True", '"a"', "[1, 2]", "()",
-          "[]", '{"a": 1}', 'float("nan")', 'float("inf")', "torch.float16", "x.shape[0]", "lambda q: q / 3", "...",
-          "x.T")  # fmt: skip
+LEAVES = (
+    "x", "y", "self.a", "mask", "eps", "1", "0", "-1", "1e-20", "10 ** 400", "None", "True", '"a"',
+    "[1, 2]", "()", "[]", '{"a": 1}', 'float("nan")', 'float("inf")', "torch.float16", "x.shape[0]",
+    "lambda q: q / 3", "...", "x.T",
+)  # fmt: skip
 OPERATORS = ["+", "-", "*", "/", "**", "@", ">", "==", "&", "|", "%", "//"]
 
 
