@@ -969,4 +969,34 @@ TWINS = [
                 z = net(rows[start : start + 4])
                 yield z.var(dim=0, correction=0).mean()
         """),
+    _twin("SRC002", "the log of what a module of the file gives", 9, """
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=-1))
+            def forward(self, x):
+                return self.body(x)
+        net = Classifier()
+        def loss(x, y):
+            return -torch.log(net(x).gather(1, y)).mean()
+        """, """
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(dim=-1))
+            def forward(self, x):
+                return self.body(x)
+        net = Classifier()
+        def loss(x, y):
+            return -net(x).gather(1, y).mean()
+        """),
+    _twin("SRC040", "weights that may all be zero", 3, """
+        def weighted(values, raw):
+            weights = F.relu(raw)
+            return (values * weights).sum() / weights.sum()
+        """, """
+        def weighted(values, raw):
+            weights = F.relu(raw)
+            return (values * weights).sum() / (weights.sum() + 1e-6)
+        """),
 ]  # fmt: skip

@@ -55,6 +55,7 @@ KEEPS = frozenset(
         "pin_memory",
         "unfold",
         "diagonal",
+        "diag",
         "rot90",
         "quantile",
         "median",
