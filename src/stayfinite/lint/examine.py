@@ -67,6 +67,7 @@ def lint(
         else:
             _take_config(found, folder, report, settings)
     given = _given_sources(source, report) if source is not None else None
+    _mark_groups(report.configs)
     for folder in folders.values():
         _examine_folder(folder, given, report)
     report.findings = _once(report.findings)
@@ -126,6 +127,19 @@ def _half_model(subject: SourceFile) -> HalfModel | None:
             dtype = str(operation.options["dtype"].const)
             return HalfModel(subject.path, operation.line, dtype, operation.branch)
     return None
+
+
+def _mark_groups(configs: Sequence[ConfigFile]) -> None:
+    """A file that a Hydra-style defaults list brings in is read by Hydra too, whatever it looks like by itself."""
+    brought = {
+        os.path.realpath(entry.file)
+        for config in configs
+        if config.kind == "hydra"
+        for entry in config.entries
+    }
+    for config in configs:
+        if os.path.realpath(config.path) in brought:
+            config.kind = "hydra"
 
 
 def _given_sources(source: str, report: Report) -> list[SourceKeys]:

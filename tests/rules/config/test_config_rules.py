@@ -63,3 +63,13 @@ def test_a_column_points_at_the_key_in_every_format(tmp_path: Path) -> None:
         assert finding.line is not None and finding.column is not None
         places[name] = text.splitlines()[finding.line - 1][finding.column - 1 :]
     assert all(rest.lstrip("'\"").startswith("ema_decay") for rest in places.values()), places
+
+
+def test_a_file_that_hydra_brings_in_may_write_1e_5(tmp_path: Path) -> None:
+    (tmp_path / "optim").mkdir()
+    (tmp_path / "optim" / "adam.yaml").write_text("lr: 1e-5\nweight_decay: 0.1\n", encoding="utf-8")
+    main = tmp_path / "config.yaml"
+    main.write_text("defaults:\n  - optim: adam\nmax_steps: 100\n", encoding="utf-8")
+    assert lint([str(tmp_path)], Settings()).findings == []
+    main.unlink()
+    assert [f.code for f in lint([str(tmp_path)], Settings()).findings] == ["CFG001"]

@@ -848,4 +848,155 @@ TWINS = [
                 return error.sum() * 0
             return error[keep].mean()
         """),
+    _twin("SRC045", "an additive mask of infinity", 2, """
+        def mask_scores(scores, mask):
+            return torch.softmax(scores + (1.0 - mask) * float("-inf"), dim=-1)
+        """, """
+        def mask_scores(scores, mask):
+            return torch.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)
+        """),
+    _twin("SRC046", "nothing but ignored labels", 3, """
+        head = nn.Linear(8, 5)
+        y = torch.full((4,), -100)
+        loss = F.cross_entropy(head(torch.randn(4, 8)), y)
+        """, """
+        head = nn.Linear(8, 5)
+        y = torch.full((4,), 3)
+        loss = F.cross_entropy(head(torch.randn(4, 8)), y)
+        """),
+    _twin("SRC047", "a sample that is all padding", 4, """
+        mha = nn.MultiheadAttention(16, 2, batch_first=True)
+        x = torch.randn(2, 3, 16)
+        pad = torch.tensor([[False, False, True], [True] * 3])
+        y, _ = mha(x, x, x, key_padding_mask=pad)
+        """, """
+        mha = nn.MultiheadAttention(16, 2, batch_first=True)
+        x = torch.randn(2, 3, 16)
+        pad = torch.tensor([[False, False, True], [False, True, True]])
+        y, _ = mha(x, x, x, key_padding_mask=pad)
+        """),
+    _twin("SRC039", "the singular vectors of an identity", 2, """
+        w = torch.eye(4, requires_grad=True)
+        u, s, v = torch.linalg.svd(w)
+        u.sum().backward()
+        """, """
+        w = torch.eye(4, requires_grad=True)
+        s = torch.linalg.svdvals(w)
+        s.sum().backward()
+        """),
+    _twin("SRC010", "a trust ratio", 2, """
+        def trust(weight, update):
+            return weight.norm() / update.norm()
+        """, """
+        def trust(weight, update):
+            return weight.norm() / update.norm().clamp_min(1e-6)
+        """),
+    _twin("SRC028", "a buffer nobody fills", 4, """
+        class Statistics(nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.register_buffer("mean", torch.empty(size))
+        """, """
+        class Statistics(nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.register_buffer("mean", torch.empty(size))
+                self.mean.zero_()
+        """),
+    _twin("SRC005", "a leaf of zeros", 2, """
+        x = torch.zeros(3, requires_grad=True)
+        y = x.sqrt().sum()
+        y.backward()
+        """, """
+        x = torch.zeros(3, requires_grad=True)
+        y = (x + 1e-6).sqrt().sum()
+        y.backward()
+        """),
+    _twin("SRC010", "a cosine by hand", 2, """
+        def cosine(a, b):
+            return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))
+        """, """
+        def cosine(a, b):
+            return F.cosine_similarity(a, b, dim=-1)
+        """),
+    _twin("SRC012", "acos of a dot product", 3, """
+        def geodesic(a, b):
+            dot = (a * b).sum(-1)
+            return torch.acos(dot)
+        """, """
+        def geodesic(a, b):
+            dot = (a * b).sum(-1).clamp(-0.9999, 0.9999)
+            return torch.acos(dot)
+        """),
+    _twin("SRC038", "a raw parameter as a scale", 7, """
+        class Policy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.mu, self.sigma = nn.Linear(8, 2), nn.Parameter(torch.ones(2))
+
+            def forward(self, x):
+                return torch.distributions.Normal(self.mu(x), self.sigma)
+        """, """
+        class Policy(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.mu, self.log_sigma = nn.Linear(8, 2), nn.Parameter(torch.zeros(2))
+
+            def forward(self, x):
+                return torch.distributions.Normal(self.mu(x), self.log_sigma.clamp(-20, 2).exp())
+        """),
+    _twin("SRC008", "dice of empty masks", 4, """
+        def dice(logits, image):
+            truth = (image > 0.5).float()
+            guess = F.relu(logits)
+            return 1 - 2 * (guess * truth).sum() / (guess.sum() + truth.sum())
+        """, """
+        def dice(logits, image):
+            truth = (image > 0.5).float()
+            guess = F.relu(logits)
+            return 1 - (2 * (guess * truth).sum() + 1) / (guess.sum() + truth.sum() + 1)
+        """),
+    _twin("SRC013", "the variance of a mini-batch of outputs", 5, """
+        net = nn.Linear(4, 3)
+        def epoch(rows):
+            for start in range(0, len(rows), 4):
+                z = net(rows[start : start + 4])
+                yield z.var(dim=0).mean()
+        """, """
+        net = nn.Linear(4, 3)
+        def epoch(rows):
+            for start in range(0, len(rows), 4):
+                z = net(rows[start : start + 4])
+                yield z.var(dim=0, correction=0).mean()
+        """),
+    _twin("SRC002", "the log of what a module of the file gives", 9, """
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=-1))
+            def forward(self, x):
+                return self.body(x)
+        net = Classifier()
+        def loss(x, y):
+            return -torch.log(net(x).gather(1, y)).mean()
+        """, """
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(dim=-1))
+            def forward(self, x):
+                return self.body(x)
+        net = Classifier()
+        def loss(x, y):
+            return -net(x).gather(1, y).mean()
+        """),
+    _twin("SRC040", "weights that may all be zero", 3, """
+        def weighted(values, raw):
+            weights = F.relu(raw)
+            return (values * weights).sum() / weights.sum()
+        """, """
+        def weighted(values, raw):
+            weights = F.relu(raw)
+            return (values * weights).sum() / (weights.sum() + 1e-6)
+        """),
 ]  # fmt: skip

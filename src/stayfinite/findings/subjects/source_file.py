@@ -37,10 +37,14 @@ class Value:
 
     @property
     def number(self) -> float | None:
-        """The number that is written in the source."""
-        if isinstance(self.const, (int, float)) and not isinstance(self.const, bool):
-            return float(self.const)
-        return None
+        """The number that is written in the source; NaN is none, and what float cannot hold is infinite."""
+        if not isinstance(self.const, (int, float)) or isinstance(self.const, bool):
+            return None
+        try:
+            value = float(self.const)
+        except OverflowError:
+            return INF if self.const > 0 else -INF
+        return None if math.isnan(value) else value
 
     @property
     def known(self) -> bool:

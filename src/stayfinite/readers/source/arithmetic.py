@@ -52,6 +52,18 @@ class Arithmetic(Recorder):
                 return number(_FOLD[name](a, b))
             except (ArithmeticError, ValueError, TypeError):
                 return UNKNOWN
+        if (
+            name == "mul"
+            and left.kind == "tuple"
+            and left.items
+            and b is not None
+            and b.is_integer()
+            and 0 < b <= 64
+        ):
+            return replace(left, items=left.items * int(b))  # [False] * 5
+        if name == "mul" and (a in (INF, -INF) or b in (INF, -INF)):
+            operation = self.record(node, "times_infinity", (left, right), style=style, keep=True)
+            return Value("tensor", dtype=transfer.dtype_of((left, right)), reference=operation)
         if name == "pow":
             keep = True
             operation = self.record(node, "pow", (left, right), style=style, keep=keep)
@@ -68,9 +80,7 @@ class Arithmetic(Recorder):
         special = self._special(node, name, left, right, left_node, right_node)
         if special is not None:
             return special
-        both_sides = (left.known or a is not None or left.has("eps")) and (
-            right.known or b is not None or right.has("eps")
-        )
+        both_sides = _has_bounds(left) and _has_bounds(right)
         interesting = (name == "div" and right.known) or (
             name == "add" and left.has("most_negative") and right.has("most_negative")
         )
@@ -157,6 +167,12 @@ class Arithmetic(Recorder):
         return None
 
 
+def _has_bounds(value: Value) -> bool:
+    """Something is known of its interval: by its origin, because it is written down, or because it is an eps."""
+    chosen = value.kind == "number" and value.low > -INF and value.high < INF  # 0.0 if last else 1.0
+    return value.known or value.number is not None or value.has("eps") or chosen
+
+
 def _arithmetic_traits(name: str, left: Value, right: Value) -> frozenset[str]:
     both = left.traits | right.traits
     kept: set[str] = set(both & EDGE_TRAITS)
@@ -165,6 +181,8 @@ def _arithmetic_traits(name: str, left: Value, right: Value) -> frozenset[str]:
             kept.add("probability_product")
         if left.kind == "mask" or right.kind == "mask":
             kept.add("masked")
+        if left.has("norm") and right.has("norm"):
+            kept |= {"norm", "norm_product"}
         kept |= both & {"probability_product", "square", "class_counts", "count", "zero_rows"}
     elif name == "div":
         kept |= left.traits & {
@@ -183,6 +201,8 @@ def _arithmetic_traits(name: str, left: Value, right: Value) -> frozenset[str]:
             kept |= both & {"square", "count", "deviation", "class_counts", "norm", "range"}
         if name == "add" and left.has("square") and right.has("square"):
             kept.add("square")
+        if name == "add" and left.reaches(0.0) and right.reaches(0.0) and min(left.low, right.low) >= 0:
+            kept |= both & {"count"}  # guess.sum() + truth.sum() of a dice loss
         if name == "add" and (left.has("gram") or right.has("gram")):
             kept.add("loaded")
         if name == "sub" and left.number == 1 and right.has("probability"):

@@ -69,7 +69,7 @@ class Caller(TorchCaller):
 
     def _local(self, node: ast.Call, name: str) -> Value:
         if name in self.functions and name not in self.scope.variables:
-            return self.inline(node, self.functions[name], None, [])
+            return self.inline(node, self.functions[name], None)
         if name in self.classes:
             facts = self.classes[name]
             self.arguments(node)
@@ -120,8 +120,14 @@ class Caller(TorchCaller):
         owner = self.scope.owner
         base = node.func.value
         if isinstance(base, ast.Name) and base.id in ("self", "s", "cls") and owner is not None:
+            if method == "register_buffer":
+                given, options = self.arguments(node)
+                self.record(node, method, given, options, style="method", keep=True)
+                if len(given) > 1 and isinstance(given[0].const, str):
+                    self.scope.variables[f"{base.id}.{given[0].const}"] = given[1]
+                return UNKNOWN
             if method in owner.methods:
-                return self.inline(node, owner.methods[method], owner, [])
+                return self.inline(node, owner.methods[method], owner)
             value = self.scope.variables.get(f"{base.id}.{method}") or owner.attributes.get(method, UNKNOWN)
             if value.kind in ("module", "instance"):
                 return self.call_module(node, value)
@@ -158,7 +164,7 @@ class Caller(TorchCaller):
         if receiver.kind == "instance" and isinstance(receiver.reference, ClassFacts):
             target = receiver.reference.methods.get(method)
             if target is not None:
-                return self.inline(node, target, receiver.reference, [])
+                return self.inline(node, target, receiver.reference)
         return UNKNOWN
 
     def call_module(self, node: ast.Call, module: Value) -> Value:
@@ -166,7 +172,7 @@ class Caller(TorchCaller):
         if module.kind == "instance" and isinstance(module.reference, ClassFacts):
             forward = module.reference.methods.get("forward") or module.reference.methods.get("__call__")
             if forward is not None:
-                value = self.inline(node, forward, module.reference, [])
+                value = self.inline(node, forward, module.reference, always=True)  # its layers say enough
                 return (
                     value
                     if value.known or value is not UNKNOWN
@@ -199,13 +205,14 @@ class Caller(TorchCaller):
         node: ast.Call,
         function: ast.FunctionDef | ast.AsyncFunctionDef,
         owner: ClassFacts | None,
-        before: Sequence[Value],
+        *,
+        always: bool = False,
     ) -> Value:
         """Follow a call into a function of this file, with what is known of its arguments."""
         args, options = self.arguments(node)
         informative = any(_informative(value) for value in (*args, *options.values()))
         if (
-            not informative
+            not (informative or always)
             or self.scope.depth >= _DEPTH
             or self.sight.inlined >= _MOST_INLINED
             or any(isinstance(argument, ast.Starred) for argument in node.args)

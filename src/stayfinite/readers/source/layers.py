@@ -49,7 +49,7 @@ def output(layer: Layer, given: Value, dtype: str | None) -> Draft:
             )
         return draft
     if layer.name in UNBOUNDED_LAYERS:
-        kept = given.traits & {"zero_rows"} if not layer.biased else frozenset()
+        kept = given.traits & ({"slice"} if layer.biased else {"slice", "zero_rows"})
         width = layer.width
         shape = (None, width) if width is not None else None
         return Draft(ANY, traits=frozenset({"network"}) | kept, dtype=dtype, shape=shape, grad=True)

@@ -11,6 +11,8 @@ from stayfinite.readers.source.names import variables
 from stayfinite.readers.source.scope import ClassFacts, Scope, Sight
 from stayfinite.readers.source.transfer import Draft
 
+_LEAST_OPERANDS = {"div": 2, "true_divide": 2, "divide": 2, "add": 2, "accumulate": 2, "cast": 1}
+
 
 class Recorder:
     """Holds the file and the scope, and notes operations."""
@@ -36,6 +38,7 @@ class Recorder:
     ) -> Operation:
         """An operation at this place; `keep` puts it before the rules."""
         scope = self.scope
+        keep = keep and len(operands) >= _LEAST_OPERANDS.get(name, 0)  # a call that torch would refuse
         names = variables(node)
         guards = scope.guards
         guarded = bool(guards) and (

@@ -195,9 +195,10 @@ class Executor(Caller):
         before = self.scope.variables[name]
         if before is UNKNOWN or before.kind not in ("tensor", "mask"):
             return
+        before = replace(before, reference=None, items=None)  # no longer what was written
         joined = join(before, value)
         self.scope.variables[name] = (
-            replace(joined, grad=before.grad, made=before.made)
+            replace(joined, grad=before.grad, made=before.made, dtype=before.dtype)
             if joined.known
             else replace(before, made=None, low=-float("inf"), high=float("inf"))
         )

@@ -118,7 +118,8 @@ class TorchCaller(Evaluator):
                 return Value(
                     "tensor", made=operation, grad=True, traits=frozenset({"starts_at_zero", "parameter"})
                 )
-            return Value("tensor", grad=grad or None, traits=frozenset({"parameter"}), dtype=first.dtype)
+            traits = frozenset({"parameter"}) | (first.traits & {"identity"})
+            return Value("tensor", grad=grad or None, traits=traits, dtype=first.dtype)
         parts: tuple[Layer, ...] = ()
         if name == "Sequential":
             references = [value.reference for value in args]
@@ -194,7 +195,7 @@ class TorchCaller(Evaluator):
             return Value("tensor", grad=grad) if grad else UNKNOWN
         operation = self.record(node, name, args, options, style=style, keep=name in WATCHED)
         draft = rule(args, options)
-        if name in ("zeros", "ones", "full", "rand", "randn", "randint", "empty"):
+        if name in ("zeros", "ones", "full", "rand", "randn", "randint", "empty", "eye"):
             draft.shape = _shape(args, options, name)
             asked = options.get("requires_grad")
             draft.grad = asked is not None and asked.const is True
@@ -257,8 +258,10 @@ class TorchCaller(Evaluator):
         finite = [value for value in numbers if not math.isnan(value)]
         traits = {"literal"} | ({"holds_nan"} if len(finite) < len(numbers) else set())
         shape = _literal_shape(args[0])
+        boolean = all(isinstance(item, bool) for item in _constants(args[0]))
         return Value(
-            "tensor", min(finite, default=-INF), max(finite, default=INF), made=operation, grad=grad, dtype=named,
+            "mask" if boolean else "tensor", min(finite, default=-INF), max(finite, default=INF), made=operation,
+            grad=grad, dtype=named,
             traits=frozenset(traits), shape=shape, items=args[0].items, reference=args[0],
         )  # fmt: skip
 
@@ -300,6 +303,10 @@ def _numbers(value: Value) -> list[float]:
             found += inner
         return found
     return []
+
+
+def _constants(value: Value) -> list[object]:
+    return [inner for item in value.items for inner in _constants(item)] if value.items else [value.const]
 
 
 def _literal_shape(value: Value) -> tuple[int | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,7 +108,9 @@ def pow_(args: Sequence[Value], options: Options) -> Draft:
     if number is None:
         reachable = base.known and base.low >= 0
         return Draft(NOT_NEGATIVE if reachable else ANY, known=reachable, traits=base.traits & _PROBABILITIES)
-    even = number == int(number) and int(number) % 2 == 0
+    if math.isinf(number):
+        return Draft(known=False)
+    even = number.is_integer() and int(number) % 2 == 0
     known = base.known or even
     traits = frozenset({"square"}) if number == 2 else base.traits & _PROBABILITIES
     return Draft(
@@ -371,6 +374,7 @@ TRANSFERS: dict[str, Transfer] = {
     "amax": maximum,
     "amin": minimum,
     "randint": _randint,
+    "eye": lambda args, options: Draft(UNIT, traits=frozenset({"identity"}), grad=False),
     "full": _full,
     "full_like": _full,
     "zeros": _fixed(Span(0.0, 0.0), "constant"),

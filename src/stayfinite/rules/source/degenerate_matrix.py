@@ -45,12 +45,19 @@ class GramMatrixDecomposed(Rule[SourceFile]):
     def check(self, subject: SourceFile) -> Iterator[Finding]:
         for operation in subject.named(*_DECOMPOSITIONS):
             value = operation.operands[0] if operation.operands else None
-            if value is None or operation.guarded or not value.has("gram") or value.has("loaded"):
+            if value is None or operation.guarded or value.has("loaded"):
+                continue
+            repeated = (
+                operation.name in ("svd", "eigh") and value.grad and value.traits & {"identity", "constant"}
+            )
+            if not value.has("gram") and not repeated:
                 continue
             if operation.no_grad and operation.name in ("svd", "eigh"):
                 continue
             yield self.finding(
-                f"{operation.name} of a Gram matrix without anything on its diagonal: it can be singular",
+                f"{operation.name} of "
+                f"{'equal values' if repeated else 'a Gram matrix without anything on its diagonal'}: "
+                "it can be singular, and gradients divide by differences of singular values",
                 fix="add a small multiple of the identity (1e-4 * torch.eye(n)); svdvals or "
                 "eigvalsh where vectors are not needed",
                 evidence=evidence(operation),

@@ -66,7 +66,8 @@ class DivisionByPossibleZero(Rule[SourceFile]):
                 continue
             if divisor.traits & _TOLD_ELSEWHERE or divisor.made is None or divisor.low < 0:
                 continue
-            if divisor.made.name not in _MAKERS and not divisor.has("complement"):
+            summed = divisor.made.name in ("sum", "mean") and divisor.made_by("relu", "one_hot", depth=2)
+            if divisor.made.name not in _MAKERS and not divisor.has("complement") and not summed:
                 continue
             if operation.name == "div" and operation.operands[0].made is divisor.made:
                 continue  # x / x

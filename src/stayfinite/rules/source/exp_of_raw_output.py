@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
@@ -45,6 +46,15 @@ class ExpOfRawOutput(Rule[SourceFile]):
             if value is None or operation.guarded or operation.no_grad or not value.known or value.high < 88:
                 continue
             made = value.made
+            if value.has("literal") and 88.7 < value.high < math.inf:
+                yield self.finding(
+                    f"exp of {value.high:g}, which is written in the source: float32 ends at 88.7",
+                    fix="bound the exponent, or stay in log space",
+                    evidence=evidence(operation, value),
+                    severity=level(operation, Severity.WARNING),
+                    **at(subject, operation),
+                )
+                continue
             if made is None or not (value.has("network") or _scaled(made)):
                 continue
             if value.has("clamped") or value.has("shifted") or _divides(subject, operation):

@@ -87,7 +87,7 @@ def _by_hand(operation: Operation) -> tuple[Operation, str, str] | None:
             if constant.number == 1 and inner is not None and inner.name == "exp" and _unbounded(inner):
                 return inner, "a softplus", "F.softplus(x)"
     if made.name == "sum" and operation.name == "log":
-        inner = made.operands[0].made
+        inner = made.operands[0].made if made.operands else None
         if inner is not None and inner.name == "exp" and _unbounded(inner):
             return inner, "a logsumexp", "torch.logsumexp(x, dim)"
     return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.findings.subjects.source_file import Operation, SourceFile
 from stayfinite.rules.source.phrases import at, evidence, interval, level, origin
 
 EDGES: dict[str, tuple[float, float | None]] = {
@@ -71,6 +72,16 @@ class InverseFunctionAtItsEdge(Rule[SourceFile]):
                 reached = "both arguments can be 0, where the gradient is 0/0"
             else:
                 low, high = EDGES[operation.name]
+                if not value.known and _looks_like_cosine(operation):
+                    yield self.finding(
+                        f"`{operation.text}` is not clamped: rounding takes a cosine to 1 and beyond",
+                        fix="clamp inside the edge: x.clamp(-1 + 1e-6, 1 - 1e-6); for angles "
+                        "torch.atan2(cross_norm, dot)",
+                        evidence=evidence(operation, value),
+                        severity=level(operation, self.severity),
+                        **at(subject, operation),
+                    )
+                    continue
                 if not value.known or value.kind == "number":
                     continue
                 hit = [edge for edge in (low, high) if edge is not None and value.reaches(edge)]
@@ -94,3 +105,13 @@ class InverseFunctionAtItsEdge(Rule[SourceFile]):
                 severity=level(operation, self.severity),
                 **at(subject, operation),
             )
+
+
+def _looks_like_cosine(operation: Operation) -> bool:
+    """acos of something called a cosine or a dot product, or of a sum of products."""
+    if operation.name not in ("acos", "arccos") or operation.no_grad:
+        return False
+    argument = re.sub(r"^[\w.]*\b(arc|a)cos\(|\)$|\.(arc|a)cos\($", "", operation.text)
+    return re.fullmatch(r"[\w.]*(cos|dot|similarit)\w*", argument, re.IGNORECASE) is not None or (
+        re.search(r"\*[^()]*\)\.sum\(|einsum|matmul| @ ", argument) is not None
+    )

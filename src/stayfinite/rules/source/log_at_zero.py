@@ -61,7 +61,7 @@ class LogCanReachZero(Rule[SourceFile]):
                     **at(subject, operation),
                 )
                 continue
-            if not value.known or value.kind == "number" or just_made(value):
+            if not value.known or value.kind in ("number", "mask") or just_made(value):
                 continue
             if _better_told_elsewhere(operation) or _nothing_shows_it(value):
                 continue

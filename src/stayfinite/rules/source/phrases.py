@@ -99,7 +99,8 @@ def grows_with_gradient(operation: Operation, value: Value) -> bool:
 
 def just_made(value: Value) -> bool:
     """A tensor of zeros as it was allocated: it is there to be filled, by ways that are not followed."""
-    return value.has("constant") and value.low == value.high == 0.0 and not value.has("parameter")
+    trained = value.grad is True or value.has("parameter")
+    return value.has("constant") and value.low == value.high == 0.0 and not trained
 
 
 def taken_out(subject: SourceFile, operation: Operation) -> bool:

@@ -44,12 +44,18 @@ class ScaleCanBeZero(Rule[SourceFile]):
         ):
             position = 0 if operation.name == "HalfNormal" else 1
             scale = operation.option("scale", position)
-            if scale is None or not scale.known or operation.guarded or scale.kind == "number":
+            if scale is None or operation.guarded or scale.kind == "number":
                 continue
-            if not (scale.reaches(0.0) or scale.below(0.0)) or (scale.has("literal") and scale.low > 0):
+            raw = scale.has("parameter")  # a raw parameter: the optimizer may take it below zero
+            if not scale.known and not raw:
+                continue
+            if (not raw and not (scale.reaches(0.0) or scale.below(0.0))) or (
+                scale.has("literal") and scale.low > 0
+            ):
                 continue
             yield self.finding(
-                f"the scale of {operation.name} is {origin(scale)}, so it can be zero or negative",
+                f"the scale of {operation.name} is "
+                f"{'a raw parameter' if raw else origin(scale)}, so it can be zero or negative",
                 fix="F.softplus(x) + 1e-4, or log_std.clamp(-20, 2).exp()",
                 evidence=evidence(operation, scale),
                 **at(subject, operation),

@@ -48,12 +48,9 @@ class DeviationOfOneSample(Rule[SourceFile]):
             if correction is not None and correction.const in (0, False):
                 continue
             single = _single(operation)
-            piece = (
-                value.has("slice")
-                and operation.in_loop
-                and len(operation.operands) == 1
-                and not operation.options
-            )
+            over = operation.option("dim", 1)
+            rows = over is None or over.number == 0  # over the samples
+            piece = value.has("slice") and operation.in_loop and rows
             if not (single or piece or _advantages(subject, operation)):
                 continue
             what = "a single element" if single else "what may be a single sample (the last, shorter batch)"

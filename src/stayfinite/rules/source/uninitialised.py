@@ -47,7 +47,7 @@ class UninitialisedParameter(Rule[SourceFile]):
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
         called = [name for name in subject.calls if not name.startswith("__")]
-        for operation in subject.named("Parameter"):
+        for operation in subject.named("Parameter", "register_buffer"):
             text = operation.text
             fixed = operation.options.get("requires_grad")
             if fixed is not None and fixed.const is False:
@@ -80,10 +80,10 @@ def _initialised(subject: SourceFile, operation: Operation) -> bool:
         return True
     lines = subject.text.splitlines()
     line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
-    match = re.search(r"([\w.]+)\s*(?::[^=]+)?=\s*[\w.]*Parameter\(", line)
+    match = re.search(r"([\w.]+)\s*(?::[^=]+)?=\s*[\w.]*Parameter\(|register_buffer\(\s*['\"](\w+)", line)
     if match is None:
         return True  # where it goes is not seen
-    name = re.escape(match.group(1).rpartition(".")[2])
+    name = re.escape((match.group(1) or match.group(2)).rpartition(".")[2])
     place = rf"\b{name}\b(\.data)?(\[[^\n]*\])?"
     return (
         re.search(rf"\w+_\([^\n]*\b{name}\b|{place}\.\w+_\(|{place}\s*=(?!\s*[\w.]*Parameter)", subject.text)

@@ -55,7 +55,11 @@ class ZeroVectorNormalised(Rule[SourceFile]):
                 if not value.has("norm") or not value.reaches(0.0) or value.made is None:
                     continue
                 dividend = operation.operands[0]
-                if dividend.number is not None or not _same_vector(operation.text, value.made.text):
+                # A trust ratio, or a cosine by hand: the norm below can be 0.
+                ratio = dividend.has("norm") or value.has("norm_product")
+                if dividend.number is not None or not (
+                    ratio or _same_vector(operation.text, value.made.text)
+                ):
                     continue
                 message = f"division by a norm (line {value.made.line}), which is 0 for a zero vector"
             yield self.finding(
