@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from stayfinite.readers.source.key_reads import SourceKeys, reached, source_keys
 from stayfinite.readers.source.read import UnreadableSource, parse, read_text, read_tree
 from stayfinite.readers.source.suppressions import is_suppressed
 
+_MODEL_NAME = re.compile(r"(\w+_)?(model|net|network|student|encoder|decoder|unet|transformer|backbone)")
 Advance = Callable[[str], None]
 
 
@@ -121,9 +123,7 @@ def _half_model(subject: SourceFile) -> HalfModel | None:
     for operation in subject.named("cast"):
         value = operation.operands[0]
         name = operation.text.partition(".")[0].lower()
-        if value.kind in ("module", "instance") or any(
-            word in name for word in ("model", "net", "student", "encoder", "decoder", "unet", "transformer")
-        ):
+        if value.kind in ("module", "instance") or _MODEL_NAME.fullmatch(name):
             dtype = str(operation.options["dtype"].const)
             return HalfModel(subject.path, operation.line, dtype, operation.branch)
     return None

@@ -109,6 +109,8 @@ class TorchCaller(Evaluator):
     def _build(self, node: ast.Call, name: str) -> Value:
         """A layer or parameter."""
         args, options = self.arguments(node)
+        if name == "Buffer":
+            return args[0] if args else UNKNOWN
         if name == "Parameter":
             operation = self.record(node, name, args, options, style="function", keep=True)
             first = args[0] if args else UNKNOWN

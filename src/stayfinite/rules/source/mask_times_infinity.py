@@ -40,7 +40,9 @@ class MaskTimesInfinity(Rule[SourceFile]):
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
         for operation in subject.named("times_infinity"):
-            if all(operand.kind == "number" for operand in operation.operands):
+            if all(operand.kind == "number" for operand in operation.operands) or "ones" in operation.text:
+                continue
+            if any(operand.known and not operand.reaches(0.0) for operand in operation.operands):
                 continue
             yield self.finding(
                 f"`{operation.text}`: where the other factor is 0, the product is NaN",
