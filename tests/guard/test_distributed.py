@@ -79,7 +79,8 @@ def test_state_gone_bad_on_one_rank_is_put_back_on_both(reports: dict[str, Any],
     """A moment alone is put back before the step; once it has reached the weights, all of the state is."""
     event = "rollback" if "watch" in scenario else "repair"
     for report in reports[scenario]:
-        assert report["events"].count(event) == 1 and set(report["actions"]) == {"none"}
+        assert report["events"].count(event) == 1
+        assert report["actions"].count("rollback") == ("watch" in scenario)
 
 
 def test_ranks_that_observe_and_count_differently_go_on_together(reports: dict[str, Any]) -> None:

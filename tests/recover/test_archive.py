@@ -183,12 +183,17 @@ def test_a_checkpoint_gone_bad_is_refused_before_anything_is_loaded(tmp_path: Pa
 
 
 def test_state_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
+    """It is put back from the last good copy first; without one, nothing is written."""
     run = Run(tmp_path / "run", "none", 0.1)
     run.rates(2)
     path = run.guard.save(tmp_path / "x.pt")
     before = path.read_bytes()
     with torch.no_grad():
         run.model.weight[0, 1] = float("inf")
+    assert run.guard.save(tmp_path / "y.pt").is_file() and run.guard.bad_state() == []
+    with torch.no_grad():
+        run.model.weight[0, 1] = float("inf")
+    run.guard.recovery.last_good.forget()
     with pytest.raises(CheckpointError, match=r"model.weight holds 0 NaN and 1 Inf.*untouched"):
         run.guard.save(path)
     assert path.read_bytes() == before

@@ -139,17 +139,20 @@ class Session:
 
     @property
     def needs_second_run(self) -> bool:
-        """A failure was seen while nothing was traced."""
-        return any(s.evidence is None for s in self.failures())
+        """A failure was seen while nothing was traced, or came into the step that was from somewhere else."""
+        return bool(self._unexplained())
+
+    def _unexplained(self) -> list[Suspicion]:
+        return [s for s in self.failures() if s.evidence is None or s.comes_from_outside]
 
     @property
     def failing_step(self) -> int:
         """The last step at which an untraced failure was first seen."""
-        return max((s.step for s in self.failures() if s.evidence is None), default=self.log.step)
+        return max((s.step for s in self._unexplained()), default=self.log.step)
 
     @property
     def seconds_to_failure(self) -> float:
-        return max((s.seconds for s in self.failures() if s.evidence is None), default=0.0)
+        return max((s.seconds for s in self._unexplained()), default=0.0)
 
     def unlocated(self, reason: str = "", *, reproduced: bool | None = None) -> list[Incident]:
         """Failures without a birth, from what was watched alone; `reason` is why they were not located."""

@@ -32,6 +32,12 @@ class Suspicion:
         where = (birth.birth.file, birth.birth.line)
         return where if birth.birth.line else (*where, birth.birth.op)
 
+    @property
+    def comes_from_outside(self) -> bool:
+        """The one step that was followed was given the bad value: by its batch, or by its weights."""
+        birth = self.evidence.birth if self.evidence is not None else None
+        return birth is not None and birth.transition == "outside"
+
     def shares_a_birth(self, other: Suspicion) -> bool:
         """In the same step, a bad value of the one is among those that made the other."""
         if self.evidence is None or other.evidence is None or self.step != other.step:

@@ -1,4 +1,5 @@
 # causes: LOG_DOMAIN
+# exit: 1
 import torch
 from torch import nn
 

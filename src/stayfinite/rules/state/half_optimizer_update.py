@@ -42,7 +42,7 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
     name = "half-optimizer-update"
     cause = "PURE_LOWP_OPTIMIZER"
     severity = Severity.ERROR
-    more_specific_than = ("STA012",)
+    more_specific_than = ("STA012", "STA011")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         half = [

@@ -47,6 +47,7 @@ class StateLeftOut(Rule[FailedStep]):
     name = "state-left-out"
     cause = "RESUME_STATE_MISSING"
     severity = Severity.ERROR
+    more_specific_than = ("RUN001", "RUN010")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         if subject.births:
