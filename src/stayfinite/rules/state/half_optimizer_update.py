@@ -72,6 +72,6 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
                 "weights are finite: what is divided by it is 0, and these weights never move again",
                 fix=_FIX,
                 evidence={"tensor": first.name, "inf": first.inf, "optimizer": kind},
-                depth=Depth.BIRTH,
+                depth=Depth.UPSTREAM,
                 place=first.place,
             )
