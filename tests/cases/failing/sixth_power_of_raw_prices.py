@@ -2,6 +2,7 @@
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+torch.manual_seed(0)
 g = torch.Generator().manual_seed(0)
 prices = torch.rand(64, 4, generator=g) * 5e6 + 1e6
 table = DataLoader(TensorDataset(prices, torch.rand(64, 1, generator=g)), batch_size=16)
