@@ -5,11 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test lint types imports unit test-browser bench clean help
+.PHONY: demo test lint types imports unit test-long test-torch test-browser bench clean help
 
 help:
 	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
 	@echo "make test    install, lint, types, import rules, tests"
+	@echo "make test-long     the tests that train for minutes: the five systems"
+	@echo "make test-torch TORCH=2.6.0  the core suites with another version of torch, in an environment of its own"
 	@echo "make test-browser  the pages in a real browser (Debian's chromium; installs it where it may)"
 	@echo "make bench   cost of guarding against the peers, speed of scan (installs transformers; 10 GB of disk, half an hour)"
 	@echo "make clean   remove the virtual environment and caches"
@@ -37,7 +39,17 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 25
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder --durations 25
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --durations 10
+
+test-torch:
+	@test -n "$(TORCH)" || { echo "say which: make test-torch TORCH=2.6.0"; exit 2; }
+	@test -x .venv-$(TORCH)/bin/python || $(PYTHON) -m venv .venv-$(TORCH)
+	@.venv-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable . "torch==$(TORCH)" numpy \
+	  pytest==9.2.0 pytest-xdist==3.8.0 hypothesis==6.170.15
+	.venv-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile tests/hooks tests/guard tests/watch tests/replay tests/recover
 
 test-browser: $(STAMP)
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
@@ -53,4 +65,4 @@ bench: $(STAMP)
 	$(BIN)/python bench/scan.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis

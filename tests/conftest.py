@@ -12,6 +12,9 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = ("systems", "cases", "replay", "cli")
+ALWAYS = (
+    "fp16_distillation"  # the one of the five systems that `make test` trains; `make test-long` has them all
+)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,3 +32,6 @@ def _distributions_check_their_arguments() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file that takes minutes must not be the last to begin, or one worker waits for the other."""
     items.sort(key=lambda item: not set(LONG) & set(item.path.parts))
+    for item in items:
+        if "systems" in item.path.parts and ALWAYS not in item.path.stem:
+            item.add_marker(pytest.mark.long)
