@@ -1,0 +1,88 @@
+"""The directed search: it finds an input for every mechanism, prints a test that fails, and is silent on the repaired twin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from probe.failing_inputs import CASES
+from stayfinite.findings.subjects.probed_model import SearchResult
+from stayfinite.probe import Probe, examine_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def search(probe: Probe, budget: float = 20.0) -> SearchResult:
+    (result,) = examine_model(probe, only=["search"], budget=budget).subject.searches
+    return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_failing_input_is_found(name: str) -> None:
+    result = search(CASES[name][0]())
+    assert result.found, result.reason
+    assert result.what
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_repaired_twin_has_none(name: str) -> None:
+    result = search(CASES[name][1](), budget=0.25)
+    assert not result.found, f"{result.condition}: {result.what}"
+    assert result.reason
+
+
+def test_descent_reaches_an_edge_that_no_guess_hits() -> None:
+    """A pole in the middle of the range: the slope leads there, corners and constants do not."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 6)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        h = model(x)
+        return torch.sqrt(2.5 - (h - 0.5).abs().sum(-1) + (x - 0.3).pow(2).sum(-1)).mean()
+
+    x = 0.3 + 0.05 * torch.randn(4, 6)
+    result = search(Probe(model, x, loss, range=(-1, 1)))
+    assert result.found or result.trials > 100
+
+
+def test_the_input_stays_inside_the_declared_range() -> None:
+    probe = Probe(nn.Linear(3, 1), torch.rand(4, 3), lambda m, x: torch.exp(m(x) * 50).mean(), range=(0, 1.5))
+    assert not search(probe, budget=1.0).found
+    probe.range = (0, 20)
+    assert search(probe).found
+
+
+@pytest.mark.parametrize("kind", ["dict", "large"])
+def test_the_printed_test_fails_and_passes_once_repaired(tmp_path: Path, kind: str) -> None:
+    size = 300 if kind == "large" else 4
+    source = f"""
+import torch
+from torch import nn
+EPS = 0.0
+def make():
+    torch.manual_seed(0)
+    model = nn.Linear({size}, 2)
+    batch = {{"x": torch.randn(3, {size}), "y": torch.tensor([0, 1, 0])}}
+    def loss(model, batch):
+        gap = model(batch["x"]).abs().sum(-1)
+        return (torch.log(30 - gap if EPS == 0 else (30 - gap).clamp_min(EPS)) * batch["y"]).mean()
+    return {{"model": model, "batch": batch, "loss": loss, "range": (-60, 60)}}
+"""
+    (tmp_path / "mine.py").write_text(source)
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from stayfinite.probe import examine_model, load\n"
+        "r = examine_model(load('mine:make'), name='mine:make', only=['search'], budget=20).subject.searches[0]\n"
+        "assert r.found\nopen('test_mine.py', 'w').write(r.test)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
+    again = [sys.executable, "-c", "import test_mine; test_mine.test_stays_finite()"]
+    failing = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert failing.returncode == 1 and "AssertionError" in failing.stderr
+    (tmp_path / "mine.py").write_text(source.replace("EPS = 0.0", "EPS = 1e-3"))
+    subprocess.run(again, cwd=tmp_path, check=True, timeout=120)
