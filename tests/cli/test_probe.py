@@ -54,7 +54,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-u
 def test_a_healthy_model(probe) -> None:  # type: ignore[no-untyped-def]
     result = probe("healthy")
     assert result.exit_code == 0, result.output
-    assert result.output.count("pass") == 6 and "nothing found" in result.output
+    assert result.output.count("\npass    ") == 6 and "nothing found" in result.output
     assert "not reachable within the range and budget" in result.output
 
 

@@ -239,10 +239,11 @@ def test_growth_per_block() -> None:
 
 def test_no_headroom_for_larger_inputs() -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        return torch.exp(30 * model(x).abs()).mean()
+        return torch.exp(20 * model(x).abs()).mean()
 
     model = nn.Linear(4, 1)
-    finding = one(probed((model, 2 * torch.ones(8, 4), loss)), "PRB011")
+    nn.init.constant_(model.weight, 0.2)
+    finding = one(probed((model, torch.ones(8, 4), loss)), "PRB011")
     assert "torch.exp" in linecache.getline(finding.file or "", finding.line or 0)
 
 
@@ -283,8 +284,8 @@ def test_conditions_that_fail_at_one_line_are_one_finding() -> None:
         return model((x - x.mean()) / x.var(unbiased=False)).pow(2).mean()
 
     verdict = probed((nn.Linear(4, 4), torch.randn(6, 4), loss), only=["edge"])
-    assert sum(f.code == "PRB014" for f in verdict.findings) == 1
-    assert len(one(verdict, "PRB014").evidence["conditions"]) >= 2
+    found = [f for f in verdict.findings if f.code == "PRB014" and f.line is not None]
+    assert len(found) == 1 and len(found[0].evidence["conditions"]) >= 2
 
 
 def test_what_the_code_refuses_is_no_finding() -> None:

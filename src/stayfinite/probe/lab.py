@@ -67,20 +67,24 @@ class Lab:
         self.batch = tree.copied(self.original_batch)
         self.copies = True
         given = Parts(probe.model, probe.loss, probe.optimizer)
+        self._original = _State(given)
         try:
             self.parts: Parts = copy.deepcopy(given)
         except Exception:  # noqa: BLE001 - tensors in graphs, locks, handles: then the model itself, put back afterwards
             self.parts, self.copies = given, False
-        self._kept = _State(self.parts.model)
+        self._kept = _State(self.parts)
         if self.copies and not self._copy_is_used():
-            self.parts, self.copies = given, False
-            self._kept = _State(given.model)
-        self.baseline: Run = Run()
+            self._original.restore(with_gradients=True)
+            self.parts, self.copies, self._kept = given, False, self._original
 
     def close(self) -> None:
         """Put back what a pass on the user's own model may have changed, and the random numbers."""
-        self._kept.restore(with_gradients=True)
+        self._original.restore(with_gradients=True)
         self._rng.restore()
+
+    def restore(self) -> None:
+        """The copy as it was at the beginning."""
+        self._kept.restore()
 
     def _copy_is_used(self) -> bool:
         """A loss that reads the model from its surroundings computes with the original, whatever it is given."""
@@ -140,7 +144,7 @@ class Lab:
         if not keep:
             model.zero_grad(set_to_none=True)
             if parts is self.parts:
-                self._kept.restore()
+                self.restore()
         return made
 
     @staticmethod
@@ -185,13 +189,13 @@ class Lab:
 
 
 class _State:
-    """Parameters, buffers, modes and gradients of a model as they were."""
+    """Parameters, buffers, modes and gradients of a model (and of a loss that is one) as they were."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._tensors = [(t, t.detach().clone()) for t in (*model.parameters(), *model.buffers())]
-        self._modes = [(module, module.training) for module in model.modules()]
-        self._gradients = [(p, p.grad) for p in model.parameters()]
+    def __init__(self, parts: Parts) -> None:
+        tops = [parts.model, *([parts.loss] if isinstance(parts.loss, nn.Module) else [])]
+        self._tensors = [(t, t.detach().clone()) for top in tops for t in (*top.parameters(), *top.buffers())]
+        self._modes = [(module, module.training) for top in tops for module in top.modules()]
+        self._gradients = [(p, p.grad) for top in tops for p in top.parameters()]
 
     @torch.no_grad()
     def restore(self, *, with_gradients: bool = False) -> None:

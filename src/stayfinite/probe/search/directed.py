@@ -95,6 +95,8 @@ class Search:
             loss = lab.loss_of(lab.parts, tree.replaced(tree.copied(lab.batch), free)).total
         except Exception:  # noqa: BLE001 - inputs that the user's code refuses lead nowhere
             return None
+        finally:
+            lab.restore()
         return loss, free
 
     def descend(

@@ -33,7 +33,7 @@ class LossNotFinite(Rule[ProbedModel]):
     """
 
     code = "PRB002"
-    name = "loss-not-finite"
+    name = "first-loss-not-finite"
     cause = "LOG_DOMAIN"
     severity = Severity.ERROR
 
