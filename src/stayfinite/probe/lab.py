@@ -23,6 +23,7 @@ from stayfinite.findings.subjects.probed_model import Located, Trial
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.guarding.locate import Trace
 from stayfinite.probe import tree
+from stayfinite.probe.swelling import Swelling
 from stayfinite.probe.target import Probe, call_loss
 from stayfinite.recover.rng import RngState
 from stayfinite.watch.finite import nonfinite, summarize, tensors_in
@@ -171,8 +172,22 @@ class Lab:
         again = self.run(batch, trace=trace, **how)
         step = trace.evidence()
         if step is None and again.error is not None:
-            step = trace._tracer.failure_of(_failure(again.error))
+            step = trace.failure_of(_failure(again.error))
+        if step is None and again.bad == "spike":
+            return self._where_it_swells(batch, **how)
         return located(step)
+
+    def _where_it_swells(self, batch: Any, **how: Any) -> Located:
+        around = how.pop("around", nullcontext)
+        swelling = Swelling()
+
+        @contextmanager
+        def both() -> Iterator[None]:
+            with around(), swelling:
+                yield
+
+        self.run(batch, around=both, **how)
+        return swelling.located()
 
     @contextmanager
     def fresh_parts(self) -> Iterator[Parts | None]:
