@@ -102,3 +102,78 @@ def vae() -> tuple[Any, ...]:
 
 
 HEALTHY: dict[str, Callable[[], Any]] = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "vae": vae}
+
+
+def diffusion() -> tuple[Any, ...]:
+    """The noise level is an input that is never zero, and the loss is divided by it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 8))
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        clean, level = batch["clean"], batch["sigma"][:, None]
+        noised = clean + level * torch.randn_like(clean)
+        out = model(torch.cat([noised / (1 + level**2).sqrt(), level.log() / 4], -1))
+        return ((out - clean) ** 2 / level**2).mean()
+
+    return model, {"clean": torch.randn(8, 8), "sigma": torch.rand(8) * 2 + 0.2}, loss
+
+
+class ShiftedGpt(Gpt):
+    """Shifts its labels itself, as models of transformers do, and takes a padding mask."""
+
+    def forward(
+        self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        x = self.tokens(input_ids) + self.places(torch.arange(input_ids.shape[1]))
+        if attention_mask is not None:
+            x = x * attention_mask[..., None]
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))[:, :-1]
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten()), "logits": logits}
+
+
+def shifted_gpt() -> dict[str, Any]:
+    torch.manual_seed(0)
+    ids = torch.randint(50, (4, 12))
+    mask = torch.ones_like(ids)
+    mask[0, 9:] = 0
+    return {"model": ShiftedGpt(), "batch": {"input_ids": ids, "labels": ids.clone(), "attention_mask": mask}}
+
+
+def regression() -> tuple[Any, ...]:
+    """A loader as the batch, a layer that takes its shape from it."""
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(32, 6), torch.randn(32, 1))
+    model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.Linear(16, 1))
+    return model, torch.utils.data.DataLoader(data, batch_size=8), nn.MSELoss()
+
+
+def autoencoder() -> tuple[Any, ...]:
+    """Group norm, transposed convolution, dropout; integers as targets of a segmentation."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, 2, 1),
+        nn.GroupNorm(2, 8),
+        nn.GELU(),
+        nn.Dropout(0.1),
+        nn.ConvTranspose2d(8, 3, 4, 2, 1),
+    )
+    return model, (torch.rand(4, 1, 8, 8), torch.randint(3, (4, 8, 8))), F.cross_entropy
+
+
+def contrastive() -> tuple[Any, ...]:
+    """Normalised embeddings with the eps of torch, a temperature of 0.1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        a, b = (F.normalize(model(view), dim=-1) for view in batch)
+        return F.cross_entropy(a @ b.T / 0.1, torch.arange(len(a)))
+
+    x = torch.randn(8, 8)
+    return model, (x, x + 0.1 * torch.randn(8, 8)), loss, torch.optim.AdamW(model.parameters(), 1e-3)
+
+
+HEALTHY |= {"diffusion": diffusion, "shifted gpt": shifted_gpt, "regression": regression, "autoencoder": autoencoder,
+            "contrastive": contrastive}  # fmt: skip

@@ -15,11 +15,16 @@ from torch.nn import functional as F
 
 from probe.healthy_models import HEALTHY
 from stayfinite.findings import Finding, Severity
-from stayfinite.probe import Probe, Verdict, examine_model
+from stayfinite.probe import Probe, Verdict, WrongFactory, examine_model
 from stayfinite.probe.batteries import all_batteries
 from stayfinite.probe.target import as_probe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time() -> None:
+    torch.manual_seed(0)
 
 
 def probed(made: Any, *, budget: float = 0.0, **how: Any) -> Verdict:
@@ -241,7 +246,7 @@ def test_no_headroom_for_larger_inputs() -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         return torch.exp(20 * model(x).abs()).mean()
 
-    model = nn.Linear(4, 1)
+    model = nn.Linear(4, 1, bias=False)
     nn.init.constant_(model.weight, 0.2)
     verdict = probed((model, torch.ones(8, 4), loss))
     found = [f for f in verdict.findings if f.code == "PRB011"]
@@ -324,3 +329,22 @@ def test_dicts_several_inputs_and_models_with_their_own_loss() -> None:
     batch = {"a": torch.randn(3, 4), "b": torch.randn(3, 4)}
     assert examine_model(Probe(Two(), batch), budget=0).findings == []
     assert examine_model(Probe(Two(), tuple(batch.values())), budget=0).findings == []
+
+
+def test_all_labels_ignored_is_a_warning_where_no_gradient_is_bad() -> None:
+    label = torch.tensor([0, 1, -100, 1])
+    verdict = probed((nn.Linear(4, 2), (torch.randn(4, 4), label), nn.CrossEntropyLoss()), only=["edge"])
+    finding = one(verdict, "PRB014")
+    assert finding.severity is Severity.WARNING and "all labels ignored" in finding.message
+    assert finding.cause == "EMPTY_REDUCTION"
+
+
+def test_what_does_not_fit_together_is_said_and_not_probed() -> None:
+    with pytest.raises(WrongFactory, match="reduce it to one number"):
+        probed((nn.Linear(4, 2), torch.randn(4, 4), lambda m, x: m(x)))
+    with pytest.raises(WrongFactory, match="the batch must be \\(inputs, target\\)"):
+        probed((nn.Linear(4, 2), torch.randn(4, 4), nn.MSELoss()))
+    with pytest.raises(WrongFactory, match="no loss function was given"):
+        probed((nn.Linear(4, 2), torch.randn(4, 4)))
+    with pytest.raises(WrongFactory, match="its batch cannot be made: KeyError"):
+        probed((nn.Linear(4, 2), lambda: {}["x"], nn.MSELoss()))

@@ -52,7 +52,7 @@ def test_descent_reaches_an_edge_that_no_guess_hits() -> None:
 
 
 def test_the_input_stays_inside_the_declared_range() -> None:
-    model = nn.Linear(3, 1)
+    model = nn.Linear(3, 1, bias=False)
     nn.init.constant_(model.weight, 0.5)
     probe = Probe(model, torch.rand(4, 3), lambda m, x: torch.exp(m(x) * 6).mean(), range=(0, 1.5))
     assert not search(probe, budget=1.0).found

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 
 import click
 from rich.console import RenderableType
@@ -36,10 +39,14 @@ class Request:
 def run(request: Request) -> int:
     """Examine the model; exit code 2 where the factory cannot be used."""
     check_output(request.output.path, [request.factory.rpartition(":")[0]])
+    # What the user's code prints must not get into a report that a program reads.
+    printed: AbstractContextManager[Any] = (
+        nullcontext() if request.output.form == "text" else redirect_stdout(sys.stderr)
+    )
     try:
-        probe = load(request.factory)
-        _set_ranges(probe, request.ranges)
-        with PartProgress() as progress, warnings.catch_warnings():
+        with printed, PartProgress() as progress, warnings.catch_warnings():
+            probe = load(request.factory)
+            _set_ranges(probe, request.ranges)
             warnings.simplefilter("ignore")  # half precision and odd batches make torch and the model warn
             verdict = examine_model(
                 probe,

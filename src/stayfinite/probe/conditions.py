@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from stayfinite.probe import tree
 from stayfinite.probe.target import Probe
 
+SINGLE_TOKEN = "a single token"
 _IGNORED = -100
 """The label that torch's losses ignore by default."""
 
@@ -47,7 +48,10 @@ def _with(probe: Probe, batch: Any, values: Mapping[str, Tensor]) -> Any:
 
 def edge_conditions(probe: Probe, batch: Any, model: nn.Module) -> Iterator[Condition]:
     """All of them that apply to this batch."""
-    inputs = tree.inputs(batch)
+    positive = tree.scales(batch)
+    inputs = {
+        n: t for n, t in tree.inputs(batch).items() if n not in positive or declared(probe, n) is not None
+    }
     if inputs:
         yield from _of_values(probe, batch, inputs)
     yield from _of_samples(batch)
@@ -97,7 +101,7 @@ def _of_samples(batch: Any) -> Iterator[Condition]:
     lengths = {t.shape[1] for t in rows.values() if t.dim() >= 2}
     sequences = [t for t in rows.values() if t.dim() == 2 and not t.is_floating_point()]
     if len(lengths) == 1 and sequences and (size := lengths.pop()) > 1:
-        yield Condition("a single token", tree.sliced(batch, 1, 1, size))
+        yield Condition(SINGLE_TOKEN, tree.sliced(batch, 1, 1, size))
 
 
 def _of_masks(batch: Any) -> Iterator[Condition]:

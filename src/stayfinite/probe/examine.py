@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from stayfinite.findings import Finding, Severity, examine, worst_first
 from stayfinite.findings.subjects.probed_model import ProbedModel
 from stayfinite.probe.batteries import all_batteries
-from stayfinite.probe.lab import Lab
+from stayfinite.probe.factory import WrongFactory
+from stayfinite.probe.lab import Lab, said
 from stayfinite.probe.record import Record
 from stayfinite.probe.target import Probe
 
@@ -60,9 +63,14 @@ def examine_model(
     record = Record(name)
     ran: list[tuple[str, str]] = []
     skipped: dict[str, str] = {}
-    lab = Lab(probe)
+    try:
+        lab = Lab(probe, progress)
+    except Exception as error:
+        raise WrongFactory(f"{name}: its batch cannot be made: {said(error)}") from error
     try:
         baseline = lab.run()
+        if baseline.error is not None and _is_ours(baseline.error):
+            raise WrongFactory(f"{name}: {baseline.error}")
         why = ""
         if baseline.error is not None or baseline.bad is not None:
             why = "an ordinary step is not finite already"
@@ -92,3 +100,13 @@ def examine_model(
         lab.close()
     subject = record.subject()
     return Verdict(subject, worst_first(examine(subject)), ran, skipped)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Raised by our own reading of the loss: what the factory gave does not fit together."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        bool(frames)
+        and Path(frames[-1].filename).name in ("target.py", "losses.py")
+        and (Path(frames[-1].filename).parent.parent.name == "stayfinite")
+    )

@@ -40,6 +40,10 @@ def load(spec: str) -> Probe:
         made = function()
     except Exception as error:
         raise WrongFactory(f"{spec} raised {_said(error, module)}") from error
+    except SystemExit as error:
+        raise WrongFactory(
+            f"{spec} ended the program (exit {error.code}); a factory returns what is to be probed"
+        ) from error
     try:
         return as_probe(made)
     except (TypeError, ValueError) as error:

@@ -6,15 +6,15 @@ The user's model, optimizer, batch, gradients and random numbers are as before w
 from __future__ import annotations
 
 import copy
-import math
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from stayfinite.findings.ranking import explain
@@ -23,14 +23,13 @@ from stayfinite.findings.subjects.probed_model import Located, Trial
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.guarding.locate import Trace
 from stayfinite.probe import tree
+from stayfinite.probe.one_run import Run, judge, peaking
 from stayfinite.probe.swelling import Swelling
 from stayfinite.probe.target import Probe, call_loss
 from stayfinite.recover.rng import RngState
-from stayfinite.watch.finite import nonfinite, summarize, tensors_in
+from stayfinite.watch.finite import summarize, tensors_in
 from stayfinite.watch.losses import Loss, as_loss, split_aux
 
-_SPIKE = 1e10
-"""A gradient this large is no gradient: normalising a zero vector gives 1e12. Healthy ones stay below 1e6."""
 _SEED = 20
 
 
@@ -43,25 +42,11 @@ class Parts:
     optimizer: Any
 
 
-@dataclass(slots=True)
-class Run:
-    """What one pass gave. `bad` is None where everything was finite."""
-
-    loss: Tensor | None = None
-    components: dict[str, Tensor] = field(default_factory=dict)
-    outputs: list[tuple[str, Tensor]] = field(default_factory=list)
-    gradients: dict[str, Tensor | None] = field(default_factory=dict)
-    peaks: dict[str, float] = field(default_factory=dict)  # largest finite gradient at the output of a module
-    bad: str | None = None  # "output", "loss", "component", "gradient", "spike"
-    what: str = ""
-    error: Exception | None = None
-
-
 class Lab:
     """Owns the copies; every pass begins from the same state and the same random numbers."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, progress: Callable[[str], None] = lambda _: None) -> None:
+        self.probe, self._progress = probe, progress
         self._rng = RngState.capture()
         torch.manual_seed(_SEED)
         self.original_batch = probe.make_batch()
@@ -73,6 +58,8 @@ class Lab:
             self.parts: Parts = copy.deepcopy(given)
         except Exception:  # noqa: BLE001 - tensors in graphs, locks, handles: then the model itself, put back afterwards
             self.parts, self.copies = given, False
+        if self.copies and any(is_lazy(p) for p in self.parts.model.parameters()):
+            self.run_raw(self.parts)  # layers that take their shape from the first batch
         self._kept = _State(self.parts)
         if self.copies and not self._copy_is_used():
             self._original.restore(with_gradients=True)
@@ -120,7 +107,7 @@ class Lab:
             model.register_forward_hook(lambda _m, _a, out: made.outputs.extend(tensors_in(out, "output")))
         ]
         hooks += [
-            m.register_forward_hook(_peaking(made.peaks, n))
+            m.register_forward_hook(peaking(made.peaks, n))
             for n, m in model.named_modules()
             if n and backward
         ]
@@ -141,12 +128,20 @@ class Lab:
         made.gradients = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
         made.gradients |= {f"d {name}": t.grad for name, t in watched.items()}
         if made.error is None:
-            _judge(made)
+            judge(made)
         if not keep:
             model.zero_grad(set_to_none=True)
             if parts is self.parts:
                 self.restore()
         return made
+
+    def run_raw(self, parts: Parts) -> None:
+        """One forward pass for its side effects alone."""
+        try:
+            with torch.no_grad():
+                self.loss_of(parts, tree.copied(self.batch))
+        except Exception as error:  # noqa: BLE001 - the first battery says what is wrong
+            self._progress(said(error))
 
     @staticmethod
     def loss_of(parts: Parts, batch: Any) -> Loss:
@@ -159,12 +154,15 @@ class Lab:
         self, battery: str, condition: str, batch: Any = None, *, expected: str = "normal", **how: Any
     ) -> Trial:
         """One pass as plain data."""
+        self._progress(f"{battery}: {condition}")
         run = self.run(batch, **how)
         if run.error is not None:
             return Trial(battery, condition, "raised", said(run.error), expected)
         if run.bad is None:
             return Trial(battery, condition, "finite", "", expected)
-        return Trial(battery, condition, run.bad, run.what, expected, self.locate(batch, **how))
+        return Trial(
+            battery, condition, run.bad, run.what, expected, self.locate(batch, **how), run.spares_weights
+        )
 
     def locate(self, batch: Any = None, **how: Any) -> Located:
         """The same pass once more under the tracer: where the bad value was born, and why."""
@@ -208,7 +206,12 @@ class _State:
 
     def __init__(self, parts: Parts) -> None:
         tops = [parts.model, *([parts.loss] if isinstance(parts.loss, nn.Module) else [])]
-        self._tensors = [(t, t.detach().clone()) for top in tops for t in (*top.parameters(), *top.buffers())]
+        self._tensors = [
+            (t, t.detach().clone())
+            for top in tops
+            for t in (*top.parameters(), *top.buffers())
+            if not is_lazy(t)
+        ]
         self._modes = [(module, module.training) for top in tops for module in top.modules()]
         self._gradients = [(p, p.grad) for top in tops for p in top.parameters()]
 
@@ -228,52 +231,6 @@ def _watched_inputs(model: nn.Module, batch: Any) -> dict[str, Tensor]:
     if any(p.requires_grad for p in model.parameters()):
         return {}
     return {name: tensor.requires_grad_() for name, tensor in tree.inputs(batch).items()}
-
-
-def _judge(run: Run) -> None:
-    assert run.loss is not None
-    loss = run.loss.detach()
-    for name, part in run.components.items():
-        if not torch.isfinite(part.detach()):
-            run.bad, run.what = "component", f"the loss component {name!r} is {_number(part)}"
-            return
-    if not torch.isfinite(loss):
-        run.bad, run.what = "loss", f"the loss is {_number(loss)}"
-        return
-    present = [(name, g) for name, g in run.gradients.items() if g is not None]
-    bad = nonfinite(present)
-    if bad:
-        count = "NaN" if bad[0].nan else "Inf"
-        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        run.bad = "gradient"
-        run.what = (
-            f"the loss is finite ({_number(loss)}), but the gradient of {bad[0].name} holds {count}{more}"
-        )
-        return
-    for name, gradient in present:
-        largest = float(gradient.detach().abs().max()) if gradient.numel() and not gradient.is_sparse else 0.0
-        if largest > _SPIKE:
-            run.bad, run.what = "spike", f"the gradient of {name} reaches {largest:.3g}"
-            return
-    for name, largest in run.peaks.items():
-        if largest > _SPIKE:
-            run.bad, run.what = "spike", f"the gradient at the output of {name} reaches {largest:.3g}"
-            return
-
-
-def _peaking(peaks: dict[str, float], name: str) -> Callable[..., None]:
-    """A hook that notes how large the gradient at a module's output gets."""
-
-    def note(gradient: Tensor) -> None:
-        largest = float(gradient.detach().abs().max()) if gradient.numel() else 0.0
-        if math.isfinite(largest):
-            peaks[name] = max(largest, peaks.get(name, 0.0))
-
-    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(note)  # type: ignore[no-untyped-call]
-
-    return hook
 
 
 def located(step: FailedStep | None) -> Located:
@@ -310,10 +267,6 @@ def _failure(error: Exception) -> Failure:
         str(error),
         Place(last.filename if last else None, last.lineno if last else None),
     )
-
-
-def _number(value: Tensor) -> str:
-    return f"{float(value.detach()):.4g}".replace("nan", "NaN").replace("inf", "Inf")
 
 
 def shown_range(name: str, tensor: Tensor) -> str:

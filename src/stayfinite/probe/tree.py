@@ -26,6 +26,14 @@ def inputs(batch: Any) -> dict[str, Tensor]:
     }
 
 
+def scales(batch: Any) -> set[str]:
+    """Inputs of one positive number a sample: noise levels, weights, lengths. Zero is no value of theirs."""
+    count = samples(batch)
+    return {
+        name for name, t in inputs(batch).items() if t.dim() and t.numel() == count and bool((t > 0).all())
+    }
+
+
 def masks(batch: Any) -> dict[str, Tensor]:
     """Tensors of two values: bool, or called a mask, or floats that are all 0 or 1 with both present or so called."""
     return {

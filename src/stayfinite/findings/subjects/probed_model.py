@@ -36,6 +36,7 @@ class Trial:
     what: str = ""  # "the loss is NaN", or why it did not run
     expected: str = "normal"  # "normal": must work; "beyond": outside the range that the data shows
     located: Located = field(default_factory=Located)
+    spares_weights: bool = False  # the loss is bad, and yet every gradient is finite
 
     @property
     def failed(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stayfinite.findings.subjects.probed_model import Trial
 from stayfinite.probe.batteries import Battery
-from stayfinite.probe.conditions import edge_conditions
+from stayfinite.probe.conditions import SINGLE_TOKEN, edge_conditions
 from stayfinite.probe.lab import Lab
 from stayfinite.probe.record import Record
 
@@ -32,6 +32,9 @@ class EdgeBattery(Battery):
         reach = ""
         for condition in edge_conditions(lab.probe, lab.batch, lab.parts.model):
             trial = lab.trial(self.name, condition.name, condition.batch, expected=condition.expected)
+            if trial.failed and condition.name == SINGLE_TOKEN and trial.located.cause == "EMPTY_REDUCTION":
+                record.note(self.name, f"{condition.name}: {trial.what}, for it leaves nothing to predict")
+                continue
             made.append(trial)
             if condition.expected == "beyond":
                 if trial.failed:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stayfinite.findings.subjects.probed_model import Trial
 from stayfinite.probe.batteries import Battery
-from stayfinite.probe.lab import Lab, Run, said, shown_range
+from stayfinite.probe.lab import Lab, said, shown_range
+from stayfinite.probe.one_run import Run
 from stayfinite.probe.record import Record
 from stayfinite.watch.finite import nonfinite
 

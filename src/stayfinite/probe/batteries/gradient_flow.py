@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from stayfinite.findings.subjects.probed_model import CutGradient, ParameterGradient
 from stayfinite.probe.batteries import Battery
-from stayfinite.probe.lab import Lab, Run
+from stayfinite.probe.lab import Lab
+from stayfinite.probe.one_run import Run
 from stayfinite.probe.record import Record
 from stayfinite.probe.sites import line_of_user
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stayfinite.findings.subjects.probed_model import SearchResult
 from stayfinite.probe import tree
-from stayfinite.probe.conditions import edge_conditions
+from stayfinite.probe.conditions import SINGLE_TOKEN, edge_conditions
 from stayfinite.probe.lab import Lab
 from stayfinite.probe.record import Record
 from stayfinite.probe.search.edges import Target, targets
@@ -53,7 +53,9 @@ class Search:
         """The edge cases inside the box, its corners, and changes of whole numbers and masks."""
         batch = self.lab.batch
         for condition in edge_conditions(self.lab.probe, batch, self.lab.parts.model):
-            if condition.expected == "normal":
+            if (
+                condition.expected == "normal" and condition.name != SINGLE_TOKEN
+            ):  # the edge cases judge that one
                 yield condition.name, self._inside(condition.batch, space)
         inputs = tree.inputs(batch)
         for part, word in ((0.0, "lower end"), (1.0, "upper end"), (0.5, "middle")):

@@ -46,6 +46,7 @@ def box(probe: Probe, batch: Any, times: float) -> Box:
     low: dict[str, float] = {}
     high: dict[str, float] = {}
     whole = True
+    positive = tree.scales(batch)
     for name, tensor in tree.inputs(batch).items():
         pair = declared(probe, name)
         if pair is not None:
@@ -54,6 +55,6 @@ def box(probe: Probe, batch: Any, times: float) -> Box:
         whole = False
         least, most = float(tensor.min()), float(tensor.max())
         reach = max(abs(least), abs(most), 1e-3) * times
-        low[name] = 0.0 if least >= 0 else -reach
+        low[name] = least if name in positive else 0.0 if least >= 0 else -reach
         high[name] = 0.0 if most <= 0 and least < 0 else reach
     return Box(low, high, whole and bool(low), times)

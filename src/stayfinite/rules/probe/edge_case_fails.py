@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.probed_model import ProbedModel
+from stayfinite.findings.subjects.probed_model import ProbedModel, Trial
 from stayfinite.rules.probe.phrases import born, by_place, conditions, evidence, place
 
 
@@ -15,8 +15,8 @@ class EdgeCaseFails(Rule[ProbedModel]):
     ## What it finds
     A step that is finite on the factory's batch, and not for one of: inputs of zeros, constant inputs, tiny ones, those
     at the ends of the declared range, a single sample, a single token, a fully masked row, labels that are all ignored,
-    repeated samples, outputs of a model that is very sure. Conditions that fail at one line are one finding. A
-    condition that the code refuses with an exception is no finding.
+    repeated samples, outputs of a model that is very sure. Conditions that fail at one line are one finding. A warning
+    where the loss is bad and the gradients are finite. What the code refuses with an exception is no finding.
 
     ## Why it is bad
     A long training meets each of them: a black image, the last small batch, an answer that was cut off.
@@ -46,7 +46,12 @@ class EdgeCaseFails(Rule[ProbedModel]):
                 f"{conditions(group)}: {first.what}{born(first.located)}",
                 fix=first.located.fix or "repair the line named for this input",
                 evidence=evidence(first, conditions=[t.condition for t in group]),
-                severity=Severity.WARNING if all(t.outcome == "spike" for t in group) else None,
+                severity=Severity.WARNING if all(_is_milder(t) for t in group) else None,
                 cause=first.located.cause,
                 **place(first.located),
             )
+
+
+def _is_milder(trial: Trial) -> bool:
+    """An absurd gradient may still be clipped; a bad loss whose gradients are finite does not reach the weights."""
+    return trial.outcome == "spike" or trial.spares_weights
