@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from stayfinite.probe.search.integers import integer_batches
 from stayfinite.probe.search.ranges import Box, box
 from stayfinite.probe.search.simplify import simplified
 from stayfinite.probe.search.written_test import write_test
+from stayfinite.watch.finite import all_finite
 
 _TIMES = (1.0, 10.0, 100.0, 1000.0)
 """Where no range is declared: as the batch shows, then wider. Only the first two are held against the model."""
@@ -28,6 +30,8 @@ _SMALLEST_STEP = 1e-4
 _STARTS = 64
 _MOST_TARGETS = 24
 _SIMPLIFY_SECONDS = 3.0
+_NEARLY_ZERO = -11.0
+_NUDGES = 60
 
 
 @dataclass(slots=True)
@@ -45,7 +49,8 @@ class Search:
 
     def fails(self, batch: Any) -> bool:
         self.trials += 1
-        return self.lab.run(batch).bad is not None
+        # A NaN that the search itself put in is no failure of the model.
+        return all_finite(list(tree.inputs(batch).values())) and self.lab.run(batch).bad is not None
 
     # -- batches that need no gradient ------------------------------------------------------------------------
 
@@ -125,14 +130,49 @@ class Search:
             slopes = torch.autograd.grad(distance, list(free.values()), allow_unused=True)
             if not any(s is not None and torch.isfinite(s).all() and s.any() for s in slopes):
                 return None
-            moved = self._try(kept, dict(zip(free, slopes, strict=True)), target, now, step, space)
-            value, failing = self._measure(moved, key, whole)
-            if failing:
+            better = False
+            for moved in self._tries(kept, dict(zip(free, slopes, strict=True)), target, step, space):
+                value, failing = self._measure(moved, key, whole)
+                if failing:
+                    return moved
+                if value is not None and value < best:
+                    best, kept, better = value, moved, True
+            step = min(step * 1.5, 0.5) if better else step * 0.4
+            if target.to_zero and best < _NEARLY_ZERO:
+                return self._nudged(kept, space)
+        return None
+
+    def _tries(
+        self,
+        values: dict[str, Tensor],
+        slopes: dict[str, Tensor | None],
+        target: Target,
+        step: float,
+        space: Box,
+    ) -> Iterator[dict[str, Tensor]]:
+        yield self._try(values, slopes, target, step, space)
+        if target.to_zero:
+            # The distance is a logarithm, so this is Newton's step to the zero of the operand itself.
+            squares = sum(float(s.double().square().sum()) for s in slopes.values() if s is not None)
+            if math.isfinite(squares) and squares > 0:
+                yield {
+                    n: v if (s := slopes[n]) is None else space.clamp(n, v - torch.nan_to_num(s) / squares)
+                    for n, v in values.items()
+                }
+
+    def _nudged(self, values: dict[str, Tensor], space: Box) -> dict[str, Tensor] | None:
+        """Nearly zero: the last bits of the inputs decide whether it is exactly so."""
+        for _ in range(_NUDGES):
+            if self.over():
+                return None
+            moved = {
+                n: space.clamp(
+                    n, v + (v.abs() + 1e-3) * torch.randn(v.shape, generator=self.generator).to(v) * 1e-7
+                )
+                for n, v in values.items()
+            }
+            if self.fails(tree.replaced(self.lab.batch, moved)):
                 return moved
-            if value is not None and value < best:
-                best, kept, step = value, moved, min(step * 1.5, 0.5)
-            else:
-                step *= 0.4
         return None
 
     def _try(
@@ -140,7 +180,6 @@ class Search:
         values: dict[str, Tensor],
         slopes: dict[str, Tensor | None],
         target: Target,
-        now: float,
         step: float,
         space: Box,
     ) -> dict[str, Tensor]:
