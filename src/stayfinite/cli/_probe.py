@@ -73,7 +73,7 @@ def run(request: Request) -> int:
                       [verdict.skipped[name]] if name in verdict.skipped else _notes(verdict, name))
             for name, title in verdict.ran
         ]  # fmt: skip
-        tests = [r.test for r in verdict.subject.searches if r.found and (r.declared or r.times <= 10)]
+        tests = [r.test for r in verdict.subject.searches if r.counts]
         return probe_lines(request.factory, parts, tests, everything=request.everything)
 
     request.output.deliver(verdict.findings, text, _more(verdict))
@@ -109,7 +109,7 @@ def _searched(result: SearchResult) -> str:
     spent = f"{result.trials} trials, {result.seconds:.1f} s"
     if not result.found:
         return f"{result.reason} ({spent}{'; ' + spans if spans else ''})"
-    if not result.declared and result.times > 10:
+    if not result.counts:
         where = f" (line {result.located.line})" if result.located.line else ""
         return f"fails only at {result.times:g} times the range of the batch: {result.what}{where} ({spent})"
     return f"an input that fails: {result.condition} ({spent}{'; ' + spans if spans else ''})"

@@ -35,6 +35,8 @@ class Verdict:
         """ "pass", "fail" or "not run"."""
         if part in self.skipped:
             return "not run"
+        if part == SEARCH and any(result.counts for result in self.subject.searches):
+            return "fail"  # also where the edge cases have told of that line already
         bad = [f for f in self.of(part) if f.severity is not Severity.INFO]
         return "fail" if bad else "pass"
 

@@ -125,6 +125,14 @@ class SearchResult:
     test: str = ""
     reason: str = ""  # why it ended
 
+    @property
+    def counts(self) -> bool:
+        """Held against the model: inside a declared range, or up to ten times what the batch shows.
+
+        Farther out any model with an exp fails somewhere.
+        """
+        return self.found and (self.declared or self.times <= 10)
+
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
