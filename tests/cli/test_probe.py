@@ -46,7 +46,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-u
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(function: str, *options: str, module: str = name) -> Result:
-        return CliRunner().invoke(main, ["probe", f"{module}:{function}", "--budget", "0.5", *options])
+        return CliRunner().invoke(main, ["probe", f"{module}:{function}", "--budget", "0.2", *options])
 
     return run
 
