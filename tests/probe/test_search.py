@@ -26,7 +26,7 @@ def search(probe: Probe, budget: float = 20.0) -> SearchResult:
 def test_a_failing_input_is_found(name: str) -> None:
     result = search(CASES[name][0]())
     assert result.found, result.reason
-    assert result.what
+    assert result.what and result.located.line is not None
 
 
 @pytest.mark.parametrize("name", CASES)

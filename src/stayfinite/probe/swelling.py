@@ -16,6 +16,21 @@ from stayfinite.replay.sites import Site
 _LEAST = 1e3
 """A factor smaller than this is no place to point at: the growth is spread over many lines."""
 
+_CAUSES = {
+    "normalize": "NORMALIZE_ZERO_VECTOR",
+    "norm": "NORMALIZE_ZERO_VECTOR",
+    "cosine_similarity": "NORMALIZE_ZERO_VECTOR",
+    "sqrt": "SQRT_POW_GRAD_AT_ZERO",
+    "rsqrt": "SQRT_POW_GRAD_AT_ZERO",
+    "pow": "SQRT_POW_GRAD_AT_ZERO",
+    "log": "LOG_DOMAIN",
+    "exp": "EXP_OVERFLOW",
+    "acos": "INVTRIG_BOUNDARY",
+    "asin": "INVTRIG_BOUNDARY",
+    "atanh": "INVTRIG_BOUNDARY",
+}
+"""What it means that a gradient grows a thousandfold and more at this call; others are left unexplained."""
+
 
 @dataclass(slots=True)
 class _Call:
@@ -70,5 +85,6 @@ class Swelling(TorchFunctionMode):
             line=best.site.line,
             source=best.site.source,
             phase="backward",
+            cause=_CAUSES.get(best.name.strip("_")),
             message=f"the gradient grows {factor:.3g} times here",
         )
