@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from stayfinite import data
+    from stayfinite import data, probe
     from stayfinite.findings import Finding, Incident, Severity
     from stayfinite.guard import Guard, StepResult
     from stayfinite.recover import Criteria, Plan, Policy, RunStopped, Stage
@@ -42,12 +42,16 @@ __all__ = [
     "StepResult",
     "__version__",
     "data",
+    "probe",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "data":  # a package of its own: stayfinite.data.check(loader)
-        return importlib.import_module("stayfinite.data")
+    if name in (
+        "data",
+        "probe",
+    ):  # packages of their own: stayfinite.data.check(loader), stayfinite.probe.Probe
+        return importlib.import_module(f"stayfinite.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'stayfinite' has no attribute {name!r}")
     try:

@@ -27,6 +27,7 @@ FAMILIES = {
     "DST": "distributed",
     "RUN": "the run as a whole",
     "ENV": "the machine and its software",
+    "PRB": "a model before its training",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.rng import RngState
@@ -66,6 +66,10 @@ class Trace:
             finite = bool(torch.isfinite(loss.detach()).all())
         if not finite and self._bad_loss is None:
             self._bad_loss = self._tracer.failure(loss, "loss")
+
+    def failure_of(self, failure: Failure) -> FailedStep | None:
+        """What was seen of a step that raised."""
+        return self._tracer.failure_of(failure)
 
     def evidence(self) -> FailedStep | None:
         """What was seen; None if nothing was bad."""

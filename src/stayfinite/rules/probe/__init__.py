@@ -1,0 +1,1 @@
+"""Rules about a model before its training: what `stayfinite probe` measured."""
