@@ -26,6 +26,7 @@ FAMILIES = {
     "DST": "distributed",
     "RUN": "the run as a whole",
     "ENV": "the machine and its software",
+    "PRJ": "a project: what its configuration, source, logs and checkpoints say together",
 }
 
 
