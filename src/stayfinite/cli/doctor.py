@@ -69,7 +69,8 @@ def command(
 
     Runs lint, logs, scan, data and the environment check on what is there, then compares: the learning rate in
     configuration, log, scheduler and optimizer state; the precision in configuration, launcher, source and log; the
-    steps in log and checkpoints; the failure against the checkpoints. Ends with a plan. Nothing of the project is executed.
+    steps in log and checkpoints; the failure against the checkpoints. Ends with a plan. Nothing of the project is
+    executed.
 
     \b
     stayfinite doctor .                                  what is wrong, and what to do

@@ -181,16 +181,21 @@ def _gate(view: _View) -> CheckedItem:
     bad = [f for f in view.findings if f.code in _BLIND]
     if bad:
         return _from_findings(title, bad, "")
-    gates = [
-        f"{source.path}:{guard.line}"
-        for source in view.sources
-        for facts in source.functions
-        for guard in facts.guards
-        if guard.finite
-    ]
-    gates += view.places(r"error_if_nonfinite\s*=\s*True")
+    gates = view.places(r"error_if_nonfinite\s*=\s*True")
+    elsewhere: list[str] = []
+    for source in view.sources:
+        for facts in source.functions:
+            steps = [event.line for event in facts.events if event.what == "step"]
+            for guard in (guard for guard in facts.guards if guard.finite):
+                first = bool(steps) and guard.line < max(steps)
+                (gates if first else elsewhere).append(f"{source.path}:{guard.line}")
     if gates:
-        return CheckedItem(title, Status.DONE, "an isfinite test", tuple(gates[:_MOST_PLACES]))
+        return CheckedItem(
+            title, Status.DONE, "an isfinite test before the step", tuple(gates[:_MOST_PLACES])
+        )
+    if elsewhere:
+        detail = "an isfinite test, but not before the step in the same function"
+        return CheckedItem(title, Status.UNKNOWN, detail, tuple(elsewhere[:_MOST_PLACES]))
     if not view.events("backward"):
         return CheckedItem(title, Status.UNKNOWN, "no training loop was found in the source")
     return CheckedItem(

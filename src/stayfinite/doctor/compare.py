@@ -16,11 +16,9 @@ from stayfinite.findings.subjects.project import Project, ProjectRun
 from stayfinite.logs.examine import LogVerdict
 from stayfinite.logs.examine import judge as judge_log
 
-_MOST_PROBED = 5
-
 
 def compare(found: Examination, probe: Probe | None = None) -> Project:
-    """The project; with a probe the candidates are tried, the newest first, until one is alive."""
+    """The project; with a probe, the checkpoints that look good are tried."""
     root = found.inventory.root
     project = Project(root, group_runs(root, found.logs, found.checkpoints))
     general = [
@@ -77,14 +75,21 @@ def _judge_with_rates(run: ProjectRun, found: Examination) -> None:
 
 
 def _try_candidates(run: ProjectRun, probe: Probe) -> None:
-    tried = 0
-    for saved in reversed(run.saved):
-        if not saved.healthy or run.outside_failure(saved) is False or tried >= _MOST_PROBED:
-            continue
-        tried += 1
+    """The newest first; where it is dead, halving: what comes after a dead one is dead too."""
+    candidates = [saved for saved in run.saved if saved.healthy and run.outside_failure(saved) is not False]
+    alive, dead = -1, len(candidates)
+    place = dead - 1
+    while alive < place < dead:
+        saved = candidates[place]
         saved.dead, saved.probed = probe(saved.path), True
         if saved.dead is None:
-            return
+            alive = place
+        else:
+            dead = place
+        place = (alive + dead) // 2
+    for saved in candidates[dead:]:
+        if not saved.probed:
+            saved.dead = f"written after {candidates[dead].path}, for which {candidates[dead].dead}"
 
 
 def all_findings(found: Examination, project: Project) -> list[Finding]:

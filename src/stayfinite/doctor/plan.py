@@ -46,7 +46,7 @@ def _written(run: ProjectRun) -> float:
 
 
 def _cure(found: Examination, failed: ProjectRun | None, findings: Sequence[Finding]) -> list[PlanStep]:
-    suspects = rank_suspects(findings, failed)
+    suspects = rank_suspects(findings, failed, _default_configs(found))
     made: list[PlanStep] = []
     for place, finding in enumerate(suspects[:_MOST_SUSPECTS]):
         where = f"{finding.file}:{finding.line}" if finding.file and finding.line else finding.file or ""
@@ -66,6 +66,13 @@ def _cure(found: Examination, failed: ProjectRun | None, findings: Sequence[Find
             commands=[command],
         )
     ]
+
+
+def _default_configs(found: Examination) -> list[str]:
+    """The configurations that the training script itself names."""
+    script = training_script(found.lint.read)
+    text = next((source.text for source in found.lint.read if source.path == script), "")
+    return [config.path for config in found.lint.configs if f'"{Path(config.path).name}"' in text]
 
 
 def _start(project: Project, failed: ProjectRun | None, found: Examination) -> list[PlanStep]:
@@ -110,6 +117,10 @@ def _start(project: Project, failed: ProjectRun | None, found: Examination) -> l
     )
     if failed.window is not None:
         why += f"; the failure is at {failed.window.words}"
+        if failed.grown(good):
+            why += f". The run had been growing since step {failed.window.grew_from:g}: better, start again"
+        elif failed.window.grew_from is not None:
+            why += f", the growth towards it began at step {failed.window.grew_from:g}"
     return [PlanStep(f"Start from {good.path}", why, commands=commands)]
 
 
@@ -119,6 +130,7 @@ def _settle(found: Examination, failed: ProjectRun | None) -> list[PlanStep]:
         return []
     made: list[PlanStep] = []
     preset = PRESETS["conservative"]
+    by_rate = failed.window.grew_from is not None
     for config in found.lint.configs:
         if config.path not in failed.configs:
             continue
@@ -130,8 +142,12 @@ def _settle(found: Examination, failed: ProjectRun | None) -> list[PlanStep]:
             command = f"stayfinite lint {shlex.quote(config.path)} --preset conservative | patch -p1"
             made.append(
                 PlanStep(
-                    f"If it fails again after the cure, change {config.path} towards the safe side",
-                    "these settings make a failure rarer; they do not take the cause away",
+                    f"Change {config.path} towards the safe side"
+                    if by_rate
+                    else f"If it fails again after the cure, change {config.path} towards the safe side",
+                    "the run grew towards its failure: settle it first, then raise the rate again"
+                    if by_rate
+                    else "these settings make a failure rarer; they do not take the cause away",
                     settings,
                     [command],
                 )

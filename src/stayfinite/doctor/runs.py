@@ -123,7 +123,23 @@ def failure_window(verdict: LogVerdict) -> FailureWindow | None:
     to_end = hidden is not None or any(one.ends_bad for one in bad)
     if hidden is not None and log.last_step is not None:
         last = max(last, log.last_step)
-    return FailureWindow(log.path, first.line, series.name, first.step, last, to_end, log.counted)
+    return FailureWindow(
+        log.path,
+        first.line,
+        series.name,
+        first.step,
+        last,
+        to_end,
+        log.counted,
+        _grew_from(verdict, first.step),
+    )
+
+
+def _grew_from(verdict: LogVerdict, failed: float) -> float | None:
+    """The step at which a growth began that led to the failure, as the log's own rule found it."""
+    starts = [f.evidence.get("from_step") for f in verdict.findings if f.code == "LOG003"]
+    known = [float(start) for start in starts if isinstance(start, (int, float)) and start < failed]
+    return min(known, default=None)
 
 
 def _hidden_window(log: Log, finding: Finding) -> FailureWindow | None:

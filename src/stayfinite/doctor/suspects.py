@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from stayfinite.findings import Finding, Severity
 from stayfinite.findings.subjects.log import Log, Role
@@ -13,6 +13,8 @@ _SYMPTOMS = (
     "PRJ004", "PRJ005",
 )  # fmt: skip
 """What was seen, not why."""
+_SIGNS_OF_RATE = ("LOG003", "LOG004", "LOG007", "LOG011")
+"""What speaks for the learning rate where nothing else was found."""
 _AFTERMATH = ("CKP001", "CKP002", "CKP003", "CKP004", "CKP005", "CKP006", "CKP009", "CKP013")
 _BACKWARD = frozenset((
     "SQRT_POW_GRAD_AT_ZERO", "WHERE_UNSAFE_BRANCH", "NORMALIZE_ZERO_VECTOR", "INVTRIG_BOUNDARY", "LINALG_DEGENERATE",
@@ -29,8 +31,10 @@ _SCALE = frozenset(
 _FEW = 3
 
 
-def rank_suspects(findings: Sequence[Finding], failed: ProjectRun | None) -> list[Finding]:
-    """Findings that can be a cause, the most likely first; one of a rule."""
+def rank_suspects(
+    findings: Sequence[Finding], failed: ProjectRun | None, used: Collection[str] = ()
+) -> list[Finding]:
+    """Findings that can be a cause, the most likely first; one of a rule, in a file that is `used` if there is one."""
     likely = causes_that_fit(failed)
     kept: dict[str, Finding] = {}
     for finding in findings:
@@ -41,15 +45,21 @@ def rank_suspects(findings: Sequence[Finding], failed: ProjectRun | None) -> lis
         if _of_another_run(finding, failed):
             continue
         first = kept.get(finding.code)
-        if first is None or finding.severity.rank < first.severity.rank:
+        if first is None or _order(finding, used) < _order(first, used):
             kept[finding.code] = finding
     ordered = sorted(
         kept.values(),
         key=lambda f: (f.severity.rank, f.cause not in likely, f.code == "CFG013", f.file or "", f.line or 0),
     )
-    if not ordered or ordered[0].severity is not Severity.ERROR or not likely:
+    if not ordered:
+        return [finding for finding in findings if finding.code in _SIGNS_OF_RATE][:1]
+    if ordered[0].severity is not Severity.ERROR or not likely:
         return ordered
     return [f for f in ordered if f.severity is Severity.ERROR or f.cause in likely]
+
+
+def _order(finding: Finding, used: Collection[str]) -> tuple[int, bool]:
+    return finding.severity.rank, finding.file not in used
 
 
 def causes_that_fit(failed: ProjectRun | None) -> frozenset[str]:

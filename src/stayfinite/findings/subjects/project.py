@@ -72,6 +72,8 @@ class FailureWindow:
     last: float
     to_end: bool
     counted: bool = True  # the log names its steps; else these are numbers of records
+    grew_from: float | None = None
+    """Since when the loss or norm had been growing, up to the failure."""
 
     @property
     def words(self) -> str:
@@ -107,10 +109,28 @@ class ProjectRun:
             return None
         return saved.step < self.window.first or (not self.window.to_end and saved.step > self.window.last)
 
+    def grown(self, saved: SavedState) -> bool:
+        """Written before the failure, but while the run was already growing towards it."""
+        grew = self.window.grew_from if self.window is not None else None
+        if self.window is None or grew is None or saved.step is None:
+            return False
+        return grew < saved.step < self.window.first
+
     def last_good(self) -> SavedState | None:
-        """The newest checkpoint that is fit to train from and was not written during the failure."""
-        fit = [saved for saved in self.saved if saved.fit and self.outside_failure(saved)]
-        return fit[-1] if fit else None
+        """The newest checkpoint that is fit to train from and was not written during the failure.
+
+        Where the run had been growing towards it, the newest from before that; else the one least grown.
+        """
+        fit = [
+            saved
+            for saved in self.saved
+            if saved.fit
+            and (self.outside_failure(saved) or (saved.probed and self.outside_failure(saved) is None))
+        ]
+        quiet = [saved for saved in fit if not self.grown(saved)]
+        if quiet:
+            return quiet[-1]
+        return fit[0] if fit else None
 
     def saved_in_failure(self) -> list[SavedState]:
         """Those that look healthy and were written while the run was failing."""

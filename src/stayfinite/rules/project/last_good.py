@@ -82,5 +82,15 @@ class LastGoodBeforeFailure(Rule[Project]):
 
 
 def _ahead(run: ProjectRun) -> str:
-    bad = [saved for saved in run.saved if not saved.fit or run.outside_failure(saved) is False]
+    good = run.last_good()
+    if good is not None and run.grown(good) and run.window is not None:
+        return (
+            f"; it is the first of those that were written while the run was growing towards the failure, since step "
+            f"{run.window.grew_from:g}"
+        )
+    bad = [
+        saved
+        for saved in run.saved
+        if not saved.fit or run.outside_failure(saved) is False or run.grown(saved)
+    ]
     return f"; {len(bad)} later or bad ones are not to be used" if bad else ""

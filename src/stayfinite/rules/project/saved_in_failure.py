@@ -58,7 +58,7 @@ class SavedInFailure(Rule[Project]):
                     file=first.path,
                 )
             for saved in run.saved:
-                if saved.dead is not None and saved.healthy and saved not in inside:
+                if saved.dead is not None and saved.probed and saved.healthy and saved not in inside:
                     yield self.finding(
                         f"every number in {saved.path} is finite, but the probe says: {saved.dead}",
                         fix=_fix(good),
