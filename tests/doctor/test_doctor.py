@@ -118,7 +118,9 @@ def test_two_runs_keep_their_own_checkpoints_and_configurations(tmp_path: Path) 
     assert calm.window is None and wild.window is not None
     assert calm.configs == [str(folder / "calm.yaml")] and wild.configs == [str(folder / "config.yaml")]
     assert len(calm.saved) == len(wild.saved) == 10
-    assert all(str(finding.file).find("calm") < 0 for finding in findings if finding.severity is Severity.ERROR)
+    assert all(
+        str(finding.file).find("calm") < 0 for finding in findings if finding.severity is Severity.ERROR
+    )
 
 
 def test_norms_that_a_scaler_skips_at_the_start_are_not_the_failure(tmp_path: Path) -> None:
@@ -165,7 +167,9 @@ def test_the_budget_leaves_files_out_and_says_which(diverged: Path) -> None:
 def test_caches_and_weights_alone_are_no_checkpoints_of_the_run(healthy: Path) -> None:
     cache = healthy / "cache"
     cache.mkdir()
-    torch.save({"embeddings": torch.full((8, 4), float("nan")), "labels": torch.arange(8)}, cache / "embeddings.pt")
+    torch.save(
+        {"embeddings": torch.full((8, 4), float("nan")), "labels": torch.arange(8)}, cache / "embeddings.pt"
+    )
     torch.save(torch.nn.Linear(4, 4).state_dict(), cache / "teacher.pt")
     found, project, findings, _ = examined(healthy)
     assert [Path(verdict.data.path).name for verdict in found.data] == ["embeddings.pt"]
@@ -181,7 +185,9 @@ def test_incidents_of_a_guarded_run_are_read(healthy: Path) -> None:
     incident.mkdir(parents=True)
     rule = next(rule for rule in all_rules() if rule.code == "NUM001")
     finding = rule.finding("log of zero", fix="clamp", evidence={}, file="loss.py", line=3)
-    (incident / "incident.json").write_text(json.dumps({"schema": 1, "step": 7, "findings": [finding.to_json()]}))
+    (incident / "incident.json").write_text(
+        json.dumps({"schema": 1, "step": 7, "findings": [finding.to_json()]})
+    )
     found, _, findings, plan = examined(healthy)
     assert len(found.incidents) == 1 and "NUM001" in codes(findings)
     assert "NUM001" in plan[0].title

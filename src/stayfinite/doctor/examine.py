@@ -155,7 +155,7 @@ def _read_checkpoints(found: Examination, budget: Budget, shown: Progress, jobs:
             found.passed_over.append(verdict.unreadable)
         elif _resumable(verdict):
             found.checkpoints.append(verdict)
-        elif _holds_weights(verdict):
+        elif _holds_weights(verdict) or location.layout is not Layout.FILE:
             found.weights.append(verdict)
         else:
             found.inventory.data.append((location.path, None))
