@@ -192,3 +192,45 @@ def test_incidents_of_a_guarded_run_are_read(healthy: Path) -> None:
     assert len(found.incidents) == 1 and "NUM001" in codes(findings)
     assert "NUM001" in plan[0].title
     shutil.rmtree(incident)
+
+
+def test_trainer_folders_and_lightning_folders_are_two_runs(tmp_path: Path) -> None:
+    """checkpoint-N/trainer_state.json of the Trainer, version_0/metrics.csv of Lightning, and a launcher of the first."""
+    from safetensors.torch import save_file
+
+    model = torch.nn.Linear(4, 4)
+    history: list[dict[str, float]] = []
+    for step in range(5, 45, 5):
+        history.append(
+            {"loss": float("nan") if step > 25 else 1.0 / step, "learning_rate": 5e-5, "step": step}
+        )
+        if step % 10 == 0:
+            folder = tmp_path / "out" / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            save_file(model.state_dict(), folder / "model.safetensors")
+            (folder / "trainer_state.json").write_text(
+                json.dumps({"global_step": step, "log_history": history})
+            )
+    config = {"output_dir": "out", "learning_rate": 5e-5, "bf16": True, "per_device_train_batch_size": 8}
+    (tmp_path / "args.json").write_text(json.dumps(config, indent=1))
+    (tmp_path / "run.sh").write_text("accelerate launch --mixed_precision fp16 train.py args.json\n")
+    version = tmp_path / "lightning_logs" / "version_0"
+    (version / "checkpoints").mkdir(parents=True)
+    (version / "hparams.yaml").write_text("lr: 0.01\nbatch_size: 8\n")
+    (version / "metrics.csv").write_text(
+        "step,train_loss\n" + "".join(f"{s},{1 / (s + 1)}\n" for s in range(50))
+    )
+    torch.save(
+        {"global_step": 40, "state_dict": model.state_dict()},
+        version / "checkpoints" / "epoch=0-step=40.ckpt",
+    )
+    _, project, findings, _ = examined(tmp_path)
+    lightning, trainer = project.runs
+    assert lightning.folder == str(version) and [saved.step for saved in lightning.saved] == [40]
+    assert lightning.configs == [str(version / "hparams.yaml")]
+    assert all(claim.origin != "launcher" for claim in lightning.precisions)
+    assert trainer.configs == [str(tmp_path / "args.json")] and len(trainer.logs) == 1
+    assert trainer.window is not None and trainer.window.first == 30 and trainer.window.to_end
+    good = trainer.last_good()
+    assert good is not None and good.step == 20
+    assert [f.code for f in findings if f.code.startswith("PRJ")] == ["PRJ004", "PRJ002", "PRJ005"]

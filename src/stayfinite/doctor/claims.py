@@ -108,8 +108,9 @@ def launched_precisions(launchers: Iterable[Launcher]) -> list[PrecisionClaim]:
 
 
 def source_precisions(sources: Iterable[SourceFile]) -> Iterator[PrecisionClaim]:
-    """An autocast whose dtype is written down; behind a test, or with a condition, it may not act."""
+    """An autocast whose dtype is written down; behind a test, or in a file that does not train, it may not act."""
     for source in sources:
+        trains = any(event.what == "backward" for facts in source.functions for event in facts.events)
         for operation in source.named("autocast"):
             given = [v for v in (*operation.operands, *operation.options.values()) if v.kind == "dtype"]
             word = str(given[0].const) if given else ""
@@ -117,7 +118,10 @@ def source_precisions(sources: Iterable[SourceFile]) -> Iterator[PrecisionClaim]
                 continue
             enabled = operation.options.get("enabled")
             acts = (
-                not operation.branch and not operation.no_grad and (enabled is None or enabled.const is True)
+                trains
+                and not operation.branch
+                and not operation.no_grad
+                and (enabled is None or enabled.const is True)
             )
             yield PrecisionClaim(
                 WORDS[word], "source", operation.text[:60], source.path, operation.line, acts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stayfinite.checkpoint.verify import Verdict
 from stayfinite.doctor import claims
 from stayfinite.doctor.examine import Examination, Probe
-from stayfinite.doctor.runs import configs_of, group_runs
+from stayfinite.doctor.runs import configs_of, group_runs, launchers_of
 from stayfinite.findings import Finding, examine, worst_first
 from stayfinite.findings.subjects.checkpoint import ConfiguredRate
 from stayfinite.findings.subjects.config_file import ConfigFile
@@ -15,39 +15,41 @@ from stayfinite.findings.subjects.log import ConfiguredLogRate
 from stayfinite.findings.subjects.project import Project, ProjectRun
 from stayfinite.logs.examine import LogVerdict
 from stayfinite.logs.examine import judge as judge_log
+from stayfinite.readers.launcher import Launcher
 
 
 def compare(found: Examination, probe: Probe | None = None) -> Project:
     """The project; with a probe, the checkpoints that look good are tried."""
     root = found.inventory.root
     project = Project(root, group_runs(root, found.logs, found.checkpoints))
-    general = [
+    project.precisions = [
+        *claims.configured_precisions(found.lint.configs, found.lint.findings),
         *claims.launched_precisions(found.launchers),
         *claims.source_precisions(found.lint.read),
     ]
-    project.precisions = [
-        *claims.configured_precisions(found.lint.configs, found.lint.findings),
-        *general,
-    ]
     for run in project.runs:
-        own = configs_of(run, found.lint.configs, found.launchers, root)
+        own = configs_of(run, found.lint.configs, found.launchers, root, project.runs)
         run.configs = [config.path for config in own]
-        _add_claims(run, found, own)
-        run.precisions += general
+        launchers = launchers_of(run, found.launchers, len(project.runs))
+        _add_claims(run, found, own, launchers)
         _judge_with_rates(run, found)
         if probe is not None:
             _try_candidates(run, probe)
     return project
 
 
-def _add_claims(run: ProjectRun, found: Examination, own: Sequence[ConfigFile]) -> None:
+def _add_claims(
+    run: ProjectRun, found: Examination, own: Sequence[ConfigFile], launchers: Sequence[Launcher]
+) -> None:
     run.rates = [
         *claims.configured_rates(own),
-        *claims.launched_rates(found.launchers),
+        *claims.launched_rates(launchers),
         *claims.logged_rates(run.logs),
     ]
     run.precisions = [
         *claims.configured_precisions(own, found.lint.findings),
+        *claims.launched_precisions(launchers),
+        *claims.source_precisions(found.lint.read),
         *claims.logged_precisions(run.logs),
     ]
     if run.saved:
@@ -113,8 +115,9 @@ def _of_logs(verdicts: Sequence[LogVerdict], project: Project) -> list[Finding]:
     homes = {log.path: run.folder for run in project.runs for log in run.logs}
     kept: dict[tuple[str, str], Finding] = {}
     for verdict in sorted(verdicts, key=lambda v: (v.log.format == "text", -len(v.log.series))):
-        for finding in verdict.findings:
-            kept.setdefault((homes[verdict.log.path], finding.code), finding)
+        home = homes.get(verdict.log.path)
+        for finding in verdict.findings if home is not None else []:
+            kept.setdefault((str(home), finding.code), finding)
     return list(kept.values())
 
 

@@ -29,7 +29,7 @@ _SHARE_FOR_LOSS = 0.25
 def group_runs(root: str, logs: Sequence[LogVerdict], checkpoints: Sequence[Verdict]) -> list[ProjectRun]:
     """The runs in the order of their folders. A checkpoint goes to the nearest log."""
     runs: dict[str, ProjectRun] = {}
-    for verdict in logs:
+    for verdict in _without_earlier_copies(logs, root):
         folder = run_folder(verdict.log.path, root)
         run = runs.setdefault(folder, ProjectRun(folder))
         run.logs.append(verdict.log)
@@ -44,6 +44,21 @@ def group_runs(root: str, logs: Sequence[LogVerdict], checkpoints: Sequence[Verd
     for run in runs.values():
         run.saved.sort(key=lambda saved: (math.inf if saved.step is None else saved.step, saved.written or 0))
     return [runs[folder] for folder in sorted(runs)]
+
+
+def _without_earlier_copies(logs: Sequence[LogVerdict], root: str) -> list[LogVerdict]:
+    """Every checkpoint-N/trainer_state.json holds the log up to there: the longest is the run's."""
+    kept: list[LogVerdict] = []
+    longest: dict[str, LogVerdict] = {}
+    for verdict in logs:
+        if Path(verdict.log.path).name != "trainer_state.json":
+            kept.append(verdict)
+            continue
+        folder = run_folder(verdict.log.path, root)
+        held = longest.get(folder)
+        if held is None or (held.log.last_step or 0) < (verdict.log.last_step or 0):
+            longest[folder] = verdict
+    return [*kept, *longest.values()]
 
 
 def _join_copies(runs: dict[str, ProjectRun]) -> None:
@@ -177,17 +192,25 @@ def _last_beginning(log: Log, series: Series) -> Point | None:
 
 
 def configs_of(
-    run: ProjectRun, configs: Sequence[ConfigFile], launchers: Sequence[Launcher], root: str
+    run: ProjectRun,
+    configs: Sequence[ConfigFile],
+    launchers: Sequence[Launcher],
+    root: str,
+    others: Sequence[ProjectRun] = (),
 ) -> list[ConfigFile]:
-    """The configurations of a run: in its folder, of its name, named by the only launcher, or the only one there is."""
+    """The configurations of a run: in its folder, of its name, writing to it, named by a launcher, or the only one."""
     folder = Path(run.folder)
+    elsewhere = [
+        Path(other.folder) for other in others if other is not run and Path(other.folder) != Path(root)
+    ]
+    configs = [c for c in configs if not any(place in Path(c.path).parents for place in elsewhere)]
     inside = [config for config in configs if folder in Path(config.path).parents and folder != Path(root)]
     if inside:
         return inside
     launchable = {"accelerate", "deepspeed"}
     own = [config for config in configs if config.kind not in launchable]
     beside = [config for config in configs if config.kind in launchable]
-    named = [config for config in own if Path(config.path).stem == folder.name]
+    named = [config for config in own if Path(config.path).stem == folder.name or _writes_to(config, folder)]
     if named:
         return [*named, *beside]
     asked = {Path(item.value).name for launcher in launchers for item in launcher.configs}
@@ -195,6 +218,23 @@ def configs_of(
     if len(chosen) == 1:
         return [*chosen, *beside]
     return [*own, *beside] if len(own) == 1 else []
+
+
+def _writes_to(config: ConfigFile, folder: Path) -> bool:
+    entries = config.find(
+        "output_dir", "out_dir", "save_dir", "run_dir", "log_dir", "checkpoint_dir", "workdir"
+    )
+    return any(Path(str(entry.value)).name == folder.name for entry in entries if entry.value)
+
+
+def launchers_of(run: ProjectRun, launchers: Sequence[Launcher], runs: int) -> list[Launcher]:
+    """Those that name the run or its configuration; of a single run, the only one that asks for anything."""
+    names = {Path(run.folder).name, *(Path(config).name for config in run.configs)}
+    naming = [launcher for launcher in launchers if any(name in launcher.text for name in names)]
+    asking = [launcher for launcher in launchers if launcher.precisions or launcher.rates]
+    if naming:
+        return naming
+    return asking if len(asking) == 1 and runs == 1 else []
 
 
 def run_of(project: Project, verdict: Verdict) -> ProjectRun:

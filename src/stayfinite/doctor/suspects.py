@@ -84,7 +84,12 @@ def _signs(log: Log, window: FailureWindow) -> set[str]:
 
 
 def _of_another_run(finding: Finding, failed: ProjectRun | None) -> bool:
-    """A finding in a configuration that the failed run did not use."""
-    if failed is None or not failed.configs or not finding.code.startswith("CFG"):
+    """In a configuration that the failed run did not use, or in the log or a checkpoint of another."""
+    if failed is None or finding.file is None:
         return False
-    return finding.file not in failed.configs
+    if finding.code.startswith("CFG"):
+        return bool(failed.configs) and finding.file not in failed.configs
+    if finding.code.startswith(("CKP", "LOG")):
+        saved = {file for state in failed.saved for file in (state.path, *state.checkpoint.files)}
+        return finding.file not in saved | {log.path for log in failed.logs}
+    return False

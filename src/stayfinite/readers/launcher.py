@@ -37,6 +37,7 @@ class Launcher:
     """What one file asks for."""
 
     path: str
+    text: str = ""
     precisions: list[Asked] = field(default_factory=list)
     rates: list[Asked] = field(default_factory=list)
     configs: list[Asked] = field(default_factory=list)
@@ -50,8 +51,8 @@ def read_launcher(path: Path) -> Launcher:
     """Raises OSError where it cannot be read; bytes that are no text are passed over."""
     if path.stat().st_size > _LARGEST:
         raise OSError(0, f"{path.stat().st_size / 1e6:.0f} MB is no launcher")
-    found = Launcher(str(path))
-    for line, text in _commands(path.read_text(encoding="utf-8", errors="replace")):
+    found = Launcher(str(path), path.read_text(encoding="utf-8", errors="replace"))
+    for line, text in _commands(found.text):
         for match in _PRECISION.finditer(text):
             found.precisions.append(Asked(match[1], match[2].rpartition("torch.")[2].lower(), line))
         for match in _FLAG.finditer(text):

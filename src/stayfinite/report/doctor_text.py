@@ -168,7 +168,8 @@ def item_lines(
     """A checked list."""
     made: list[RenderableType] = []
     for item in items:
-        word, style = (marks or _MARK)[item.status]
+        shown = item.status if item.blocking or item.status is not Status.MISSING else Status.UNKNOWN
+        word, style = (marks or _MARK)[shown]
         line = Text("  ")
         line.append(f"{word:<9}", style=style)
         line.append(item.title, style="bold")
