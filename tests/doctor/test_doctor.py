@@ -87,7 +87,7 @@ def test_a_probe_tells_a_dead_checkpoint_without_any_log(skipping: Path) -> None
     said = probe(later.path)
     assert said is not None and said.startswith("loss is ")
     assert "PRJ004" in codes(findings)
-    del plan
+    assert any(step.title == f"Start from {good.path}" for step in plan)
 
 
 def test_before_its_first_run_a_project_gets_the_list_and_a_guarded_run(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_incidents_of_a_guarded_run_are_read(healthy: Path) -> None:
 
 
 def test_trainer_folders_and_lightning_folders_are_two_runs(tmp_path: Path) -> None:
-    """checkpoint-N/trainer_state.json of the Trainer, version_0/metrics.csv of Lightning, and a launcher of the first."""
+    """checkpoint-N/trainer_state.json of the Trainer, version_0/metrics.csv of Lightning, a launcher of the first."""
     from safetensors.torch import save_file
 
     model = torch.nn.Linear(4, 4)
@@ -234,3 +234,17 @@ def test_trainer_folders_and_lightning_folders_are_two_runs(tmp_path: Path) -> N
     good = trainer.last_good()
     assert good is not None and good.step == 20
     assert [f.code for f in findings if f.code.startswith("PRJ")] == ["PRJ004", "PRJ002", "PRJ005"]
+
+
+def test_a_few_finite_values_are_no_way_back(tmp_path: Path) -> None:
+    """Batches that fail now and then: what was saved in between is not from after the failure."""
+    records = [
+        {"step": s, "loss": "nan" if s in (66, 67, 69, 72, 73) else 3.0 - 0.01 * s} for s in range(1, 81)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for step in (40, 80):
+        torch.save({"step": step, "model": torch.nn.Linear(3, 3).state_dict()}, tmp_path / f"step_{step}.pt")
+    _, project, _, _ = examined(tmp_path)
+    (run,) = project.runs
+    good = run.last_good()
+    assert run.window is not None and run.window.first == 66 and good is not None and good.step == 40

@@ -88,14 +88,19 @@ def test_the_cause_is_named_before_any_training(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "steps", "every", "seed"),
-    [("temi_clustering", 4, 2, 0), ("fp16_distillation", 4, 1, 0), ("radiodiff", 40, 10, 2)],
+    [
+        ("temi_clustering", 4, 2, 0),
+        ("fp16_distillation", 4, 1, 0),
+        ("radiodiff", 40, 10, 2),
+        ("mhc_ocr", 80, 20, 0),
+    ],
 )
 def test_after_the_failing_run(name: str, steps: int, every: int, seed: int, tmp_path: Path) -> None:
     folder = copied(name, tmp_path)
     records = run_to_failure(folder, steps, every, seed)
     _, project, findings, plan = examined(folder)
     (run,) = project.runs
-    assert run.window is not None and run.window.first == first_bad(records) and run.window.to_end
+    assert run.window is not None and run.window.first == first_bad(records) and not run.window.over
     assert run.configs == [str(folder / "often.yaml")]
     good = run.last_good()
     before = [s for s in range(every, steps + 1, every) if s < run.window.first]

@@ -13,6 +13,7 @@ from stayfinite.findings import Finding
 from stayfinite.findings.advice import PlanStep, Setting
 from stayfinite.findings.subjects.project import Project, ProjectRun
 from stayfinite.lint.presets import PRESETS, moves
+from stayfinite.report.html.words import count
 
 _MOST_SUSPECTS = 3
 
@@ -31,7 +32,7 @@ def make_plan(found: Examination, project: Project, findings: Sequence[Finding])
 
 def _failed_run(project: Project) -> ProjectRun | None:
     """The run that failed last: the one people ask about."""
-    failed = [run for run in project.runs if run.window is not None or any(not s.healthy for s in run.saved)]
+    failed = [run for run in project.runs if run.window is not None or any(not s.fit for s in run.saved)]
     return max(failed, key=_written, default=None)
 
 
@@ -105,7 +106,7 @@ def _start(project: Project, failed: ProjectRun | None, found: Examination) -> l
             part
             for part in (
                 f"{len(unfit)} of {len(failed.saved)} checkpoints are damaged or not finite" if unfit else "",
-                f"{len(failed.saved_in_failure())} finite ones were written during the failure"
+                f"{count(len(failed.saved_in_failure()), 'finite one')} written during the failure"
                 if failed.saved_in_failure()
                 else "",
             )

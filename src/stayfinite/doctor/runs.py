@@ -136,6 +136,7 @@ def failure_window(verdict: LogVerdict) -> FailureWindow | None:
     first, series = min(begins, key=lambda item: item[0].order)
     last = max(one.last_bad.step for one in bad if one.last_bad is not None)
     to_end = hidden is not None or any(one.ends_bad for one in bad)
+    over = hidden is None and all(_finite_since(one) >= _for_long(one) for one in bad)
     if hidden is not None and log.last_step is not None:
         last = max(last, log.last_step)
     return FailureWindow(
@@ -147,7 +148,25 @@ def failure_window(verdict: LogVerdict) -> FailureWindow | None:
         to_end,
         log.counted,
         _grew_from(verdict, first.step),
+        over,
     )
+
+
+def _for_long(series: Series) -> int:
+    """How many finite values in a row say that a series is well again."""
+    if series.role is Role.NORM:  # a scaler that finds its scale makes single bad norms, but no bad loss
+        return _LONG_FOR_NORM
+    return max(_LONG_FOR_LOSS, int(_SHARE_FOR_LOSS * series.count))
+
+
+def _finite_since(series: Series) -> int:
+    """How many values came after the last bad one."""
+    finite = 0
+    for bucket in reversed(series.buckets):
+        if bucket.bad:
+            break
+        finite += bucket.finite
+    return finite
 
 
 def _grew_from(verdict: LogVerdict, failed: float) -> float | None:
@@ -168,8 +187,7 @@ def _hidden_window(log: Log, finding: Finding) -> FailureWindow | None:
 
 def _last_beginning(log: Log, series: Series) -> Point | None:
     """Where the last cluster of bad values begins: before it, the series was finite for long."""
-    norm = series.role is Role.NORM  # a scaler that finds its scale makes single bad norms, but no bad loss
-    enough = _LONG_FOR_NORM if norm else max(_LONG_FOR_LOSS, int(_SHARE_FOR_LOSS * series.count))
+    enough = _for_long(series)
     begin: Bucket | None = None
     finite = 0
     for bucket in reversed(series.buckets):

@@ -10,12 +10,12 @@ from stayfinite.findings.subjects.project import FailureWindow, ProjectRun
 
 _SYMPTOMS = (
     "LOG001", "LOG002", "LOG003", "LOG004", "LOG005", "LOG006", "LOG007", "LOG009", "LOG011", "LOG012", "LOG014",
-    "PRJ004", "PRJ005",
+    "PRJ004", "PRJ005", "CKP006",
 )  # fmt: skip
 """What was seen, not why."""
 _SIGNS_OF_RATE = ("LOG003", "LOG004", "LOG007", "LOG011")
 """What speaks for the learning rate where nothing else was found."""
-_AFTERMATH = ("CKP001", "CKP002", "CKP003", "CKP004", "CKP005", "CKP006", "CKP009", "CKP013")
+_AFTERMATH = ("CKP001", "CKP002", "CKP003", "CKP004", "CKP005", "CKP009", "CKP013")
 _BACKWARD = frozenset((
     "SQRT_POW_GRAD_AT_ZERO", "WHERE_UNSAFE_BRANCH", "NORMALIZE_ZERO_VECTOR", "INVTRIG_BOUNDARY", "LINALG_DEGENERATE",
     "LOG_DOMAIN", "EPS_UNDERFLOW", "FP16_OVERFLOW", "CLIP_NONFINITE",

@@ -38,6 +38,8 @@ def _run(run: ProjectRun) -> dict[str, Json]:
             "first": run.window.first,
             "last": run.window.last,
             "to_end": run.window.to_end,
+            "over": run.window.over,
+            "grew_from": jsonable(run.window.grew_from),
         },
         "last_good": None if good is None else {"path": good.path, "step": good.step},
         "checkpoints": [

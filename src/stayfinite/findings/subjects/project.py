@@ -74,6 +74,8 @@ class FailureWindow:
     counted: bool = True  # the log names its steps; else these are numbers of records
     grew_from: float | None = None
     """Since when the loss or norm had been growing, up to the failure."""
+    over: bool = False
+    """After it the run was finite for so long that it can be said to have come back."""
 
     @property
     def words(self) -> str:
@@ -107,7 +109,7 @@ class ProjectRun:
             return True
         if saved.step is None or not self.window.counted:
             return None
-        return saved.step < self.window.first or (not self.window.to_end and saved.step > self.window.last)
+        return saved.step < self.window.first or (self.window.over and saved.step > self.window.last)
 
     def grown(self, saved: SavedState) -> bool:
         """Written before the failure, but while the run was already growing towards it."""
