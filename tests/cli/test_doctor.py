@@ -36,7 +36,7 @@ def test_the_answer_ends_with_a_plan(failed: Path) -> None:
     assert "the last checkpoint before the trouble is" in done.output
     plan = done.output.partition("\nPlan\n")[2]
     assert "lr: 5.0 -> 2.5" in plan
-    assert f"stayfinite run {failed / 'train.py'} --resume" in plan
+    assert f"stayfinite run {failed / 'train.py'} --config {failed / 'config.yaml'} --resume" in plan
 
 
 def test_json_is_one_document_with_the_runs_and_the_plan(failed: Path, tmp_path: Path) -> None:

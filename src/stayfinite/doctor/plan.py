@@ -16,6 +16,9 @@ from stayfinite.lint.presets import PRESETS, moves
 from stayfinite.report.html.words import count
 
 _MOST_SUSPECTS = 3
+_RESUME_OPTIONS = (
+    "--resume", "--resume_from_checkpoint", "--resume-from", "--resume_from", "--ckpt", "--checkpoint",
+)  # fmt: skip
 
 
 def make_plan(found: Examination, project: Project, findings: Sequence[Finding]) -> list[PlanStep]:
@@ -55,7 +58,8 @@ def _cure(found: Examination, failed: ProjectRun | None, findings: Sequence[Find
         commands = [f"stayfinite explain {finding.code}"]
         if "edit" in finding.evidence and finding.file:
             commands.append(f"stayfinite lint {shlex.quote(finding.file)} --fix")
-        made.append(PlanStep(title, f"{finding.message}. What to do: {finding.fix}", commands=commands))
+        end = "" if finding.message.endswith(("?", ".")) else "."
+        made.append(PlanStep(title, f"{finding.message}{end} What to do: {finding.fix}", commands=commands))
     if made or failed is None or failed.window is None:
         return made
     script = training_script(found.lint.read)
@@ -172,7 +176,10 @@ def _go_on(found: Examination, project: Project, failed: ProjectRun | None) -> l
                 commands=[f"stayfinite doctor {shlex.quote(project.root)} --checklist", command],
             )
         ]
-    option = _resume_option(found, script)
+    option = _option(found, script, _RESUME_OPTIONS)
+    config = _option(found, script, ("--config", "--cfg", "--config-file", "--config_file"))
+    if config is not None and len(failed.configs) == 1:
+        command += f" {config} {shlex.quote(failed.configs[0])}"
     if good is not None and option is not None:
         command += f" {option} {shlex.quote(good.path)}"
     return [
@@ -185,16 +192,7 @@ def _go_on(found: Examination, project: Project, failed: ProjectRun | None) -> l
     ]
 
 
-def _resume_option(found: Examination, script: str) -> str | None:
+def _option(found: Examination, script: str, names: Sequence[str]) -> str | None:
+    """The first of these options that the script itself declares."""
     text = next((source.text for source in found.lint.read if source.path == script), "")
-    for option in (
-        "--resume",
-        "--resume_from_checkpoint",
-        "--resume-from",
-        "--resume_from",
-        "--ckpt",
-        "--checkpoint",
-    ):
-        if f'"{option}"' in text or f"'{option}'" in text:
-            return option
-    return None
+    return next((name for name in names if f'"{name}"' in text or f"'{name}'" in text), None)
