@@ -28,6 +28,7 @@ FAMILIES = {
     "RUN": "the run as a whole",
     "ENV": "the machine and its software",
     "PRB": "a model before its training",
+    "PRJ": "a project: what its configuration, source, logs and checkpoints say together",
 }
 
 

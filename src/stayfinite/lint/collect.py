@@ -10,7 +10,7 @@ from pathlib import Path
 
 SOURCE_ENDINGS = (".py",)
 CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
-_PASSED_BY = frozenset(
+PASSED_BY = frozenset(
     [
         "__pycache__",
         "node_modules",
@@ -113,7 +113,7 @@ def _walk(folder: Path, refused: list[str] | None) -> Iterator[Path]:
 
     for place, folders, files in os.walk(folder, onerror=unreadable, followlinks=False):
         folders[:] = sorted(
-            name for name in folders if name not in _PASSED_BY and not name.endswith(".egg-info")
+            name for name in folders if name not in PASSED_BY and not name.endswith(".egg-info")
         )
         for name in sorted(files):
             path = Path(place, name)

@@ -32,6 +32,8 @@ class Report:
     sources: int = 0
     configs: list[ConfigFile] = field(default_factory=list)
     lines: int = 0
+    read: list[SourceFile] = field(default_factory=list)
+    """The sources in which something happens, for whoever asks more of them."""
 
     @property
     def files(self) -> int:
@@ -92,6 +94,7 @@ def _take_source(found: Found, folder: _Folder, report: Report, settings: Settin
     report.lines += len(text.splitlines())
     if subject.operations or subject.functions or subject.constants:
         folder.sources.append(subject)
+        report.read.append(subject)
     if folder.half_model is None:
         folder.half_model = _half_model(subject)
     folder.python.append(found.path)

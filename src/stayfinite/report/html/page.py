@@ -74,26 +74,26 @@ def in_script(data: Any) -> Markup:
 def render_run(contents: RunContents) -> str:
     """A run with its incidents, or one incident alone."""
     view = RunView(contents)
-    return _page("run.html", view=view, data=run_data(view), title=_title(view))
+    return render_page("run.html", view=view, data=run_data(view), title=_title(view))
 
 
 def render_comparison(runs: Sequence[RunContents]) -> str:
     """Several runs side by side."""
     compared = Comparison(runs)
     data: dict[str, Json] = {"charts": list(charts.compared_charts(compared.records))}
-    return _page("comparison.html", view=compared, data=data, title=compared.headline)
+    return render_page("comparison.html", view=compared, data=data, title=compared.headline)
 
 
 def render_live(view: RunView, address: str) -> str:
     """The same page, to be filled by the events at `address`."""
-    return _page(
+    return render_page(
         "run.html", view=view, data={"live": address}, title=_title(view), names=LIVE_SCRIPTS, connect=True
     )
 
 
 def render_list(runs: Sequence[dict[str, str]], folder: str) -> str:
     """Several runs to choose from."""
-    return _page("list.html", runs=runs, folder=folder, data={}, title=f"Runs in {folder}")
+    return render_page("list.html", runs=runs, folder=folder, data={}, title=f"Runs in {folder}")
 
 
 def fragment(name: str, view: RunView) -> str:
@@ -124,7 +124,7 @@ def _title(view: RunView) -> str:
     return f"{view.headline} - {view.name}"
 
 
-def _page(
+def render_page(
     template: str,
     *,
     data: dict[str, Json],

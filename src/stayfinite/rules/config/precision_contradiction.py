@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.precision import precision_settings
 from stayfinite.findings.subjects.config_file import ConfigFile, ConfigSet, Entry, KeyRead
 from stayfinite.rules.config.phrases import at, shown
 
@@ -44,7 +45,7 @@ class PrecisionContradiction(Rule[ConfigSet]):
     def check(self, subject: ConfigSet) -> Iterator[Finding]:
         said: list[tuple[str, Entry]] = []
         for config in subject.configs:
-            mine = list(_precisions(config))
+            mine = list(precision_settings(config))
             clash = _clash(mine)
             if clash is not None:
                 first, second = clash
@@ -89,33 +90,6 @@ class PrecisionContradiction(Rule[ConfigSet]):
             evidence={"settings": [shown(amp), shown(off), shown(named)]},
             **at(amp),
         )
-
-
-_WORDS = {
-    "fp16": "fp16", "float16": "fp16", "half": "fp16", "16": "fp16", "16-mixed": "fp16", "16-true": "fp16",
-    "bf16": "bf16", "bfloat16": "bf16", "bf16-mixed": "bf16", "bf16-true": "bf16",
-    "no": "fp32", "fp32": "fp32", "float32": "fp32", "32": "fp32", "32-true": "fp32", "full": "fp32",
-}  # fmt: skip
-
-
-def _precisions(config: ConfigFile) -> Iterator[tuple[str, Entry]]:
-    """What each setting asks for; a setting that is off or "auto" asks for nothing."""
-    for entry in config.entries:
-        if entry.section:
-            continue
-        if entry.word in ("mixed_precision", "precision", "amp_dtype", "autocast_dtype"):
-            word = "no" if entry.value is False else str(entry.value).lower().rpartition("torch.")[2]
-            if word in _WORDS:
-                yield _WORDS[word], entry
-        elif entry.word in ("fp16", "bf16", "use_fp16", "use_bf16") and entry.flag is True:
-            yield entry.word.removeprefix("use_"), entry
-        elif (
-            entry.word == "enabled"
-            and len(entry.path) > 1
-            and entry.path[-2] in ("fp16", "bf16")
-            and entry.flag
-        ):
-            yield entry.path[-2], entry
 
 
 def _clash(said: list[tuple[str, Entry]]) -> tuple[tuple[str, Entry], tuple[str, Entry]] | None:

@@ -1,0 +1,107 @@
+"""`stayfinite doctor DIR`: everything found in a project, what it says together, and what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._report_file import check_output
+
+
+@click.command("doctor")
+@click.argument("folder", metavar="DIR", default=".")
+@output_options
+@click.option(
+    "--before-resume",
+    metavar="CKPT",
+    help="Go or no-go for a resume from this checkpoint, with reasons (exit code 0 or 1).",
+)
+@click.option(
+    "--checklist",
+    is_flag=True,
+    help="The prevention list before a long run, each item checked: done, missing, n/a or unknown, and where.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the answer as one HTML page.",
+)
+@click.option(
+    "--probe",
+    metavar="FILE.py:FUNCTION",
+    help="Your function from the path of a checkpoint to a number, a tensor, or a dict of them: a checkpoint for which "
+    "one of them is not finite is dead. The only code of yours that is run.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to read; the most telling files come first. 0: no limit.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    help="Threads that read and check. [default: the processors, at most 8]",
+)
+@click.option("--all", "everything", is_flag=True, help="Show everything, however much there is.")
+def command(
+    folder: str,
+    form: str,
+    output_path: Path | None,
+    select: str | None,
+    ignore: str | None,
+    before_resume: str | None,
+    checklist: bool,
+    html: Path | None,
+    probe: str | None,
+    budget: float,
+    jobs: int | None,
+    everything: bool,
+) -> None:
+    """Examine a project: configurations, sources, launchers, logs, checkpoints, data and run folders.
+
+    Runs lint, logs, scan, data and the environment check on what is there, then compares: the learning rate in
+    configuration, log, scheduler and optimizer state; the precision in configuration, launcher, source and log; the
+    steps in log and checkpoints; the failure against the checkpoints. Ends with a plan. Nothing of the project is
+    executed.
+
+    \b
+    stayfinite doctor .                                  what is wrong, and what to do
+    stayfinite doctor . --checklist                      before a long run
+    stayfinite doctor . --before-resume runs/a/last.pt   go or no-go
+    stayfinite doctor . --html doctor.html --budget 0
+
+    Exit codes: 0 nothing at error level (or go, or nothing missing), 1 errors found (or no-go, or something missing),
+    2 nothing could be read.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as missing:
+        raise click.ClickException(
+            "doctor needs PyTorch to read checkpoints; install it with: pip install 'stayfinite[torch]'"
+        ) from missing
+    from stayfinite.cli import _doctor
+
+    if before_resume is not None and checklist:
+        raise click.UsageError("--before-resume and --checklist are two questions; ask one at a time")
+    check_output(output_path, [before_resume] if before_resume else [])
+    torch.set_num_threads(1)  # the threads of --jobs do the work; nested ones would fight for the processors
+    request = _doctor.Request(
+        folder=folder,
+        output=make_output(form, output_path, select, ignore),
+        before_resume=before_resume,
+        checklist=checklist,
+        html=html,
+        probe=probe,
+        budget=budget,
+        jobs=jobs or min(os.cpu_count() or 1, 8),
+        everything=everything,
+    )
+    sys.exit(_doctor.run(request))

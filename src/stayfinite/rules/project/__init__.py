@@ -1,0 +1,1 @@
+"""Rules of family PRJ: what configuration, source, launcher, logs and checkpoints of a project say together."""

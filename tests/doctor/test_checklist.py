@@ -1,0 +1,100 @@
+"""The prevention list: every item is looked at in the project itself, not printed to be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from doctor.small_project import make_project
+from doctor.test_doctor import examined
+from stayfinite.doctor.checklist import TEN, check_list
+from stayfinite.findings.advice import CheckedItem, Status
+
+
+def listed(folder: Path) -> dict[str, CheckedItem]:
+    found, project, findings, _ = examined(folder)
+    items = check_list(found, project, findings)
+    assert len(items) > TEN
+    return {item.title.split()[0].lower(): item for item in items}  # no two titles begin alike
+
+
+def test_no_two_items_begin_alike(tmp_path: Path) -> None:
+    found, project, findings, _ = examined(make_project(tmp_path / "p"))
+    items = check_list(found, project, findings)
+    titles = [item.title for item in items]
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_healthy_project(healthy: Path) -> None:
+    found, project, findings, _ = examined(healthy)
+    items = {item.title: item for item in check_list(found, project, findings)}
+    by_start = {title.partition(",")[0].partition(":")[0]: item for title, item in items.items()}
+    assert by_start["Gradients are clipped"].status is Status.DONE
+    assert any("train.py" in place for place in by_start["Gradients are clipped"].where)
+    assert by_start["Exact stable forms"].status is Status.DONE
+    assert by_start["Checkpoints are saved often enough"].status is Status.DONE
+    assert by_start["The log has loss"].status is Status.DONE
+    assert by_start["One precision"].status is Status.NOT_APPLICABLE
+    assert by_start["Validation during the run"].status is Status.MISSING
+    assert by_start["A seed"].status is Status.DONE
+    assert items["Data and caches are finite, in range, with legal labels"].status is Status.UNKNOWN
+
+
+def test_each_fault_turns_its_item(tmp_path: Path) -> None:
+    folder = make_project(tmp_path / "p")
+    before = {i.title: i.status for i in check_list(*examined(folder)[:3])}
+    script = folder / "train.py"
+    script.write_text(
+        script.read_text()
+        .replace(
+            "    return ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()",
+            "    return -model(x).softmax(1).log().mean()",
+        )
+        .replace("clip_grad_norm_", "no_clip_")
+        .replace("torch.save(", "print(")
+        .replace("manual_seed(", "unseeded(")
+    )
+    config = folder / "config.yaml"
+    config.write_text(
+        config.read_text().replace("seed: 0\n", "amp: true\nfp16: false\nmixed_precision: bf16\n")
+    )
+    cache = folder / "data"
+    cache.mkdir()
+    torch.save({"inputs": torch.tensor([[1.0, float("inf")], [0.0, 2.0]])}, cache / "samples.pt")
+    after = {i.title: i.status for i in check_list(*examined(folder)[:3])}
+    turned = {
+        title.split(",")[0].split(":")[0]
+        for title in after
+        if after[title] is Status.MISSING is not before[title]
+    }
+    assert {
+        "Data and caches are finite",
+        "One precision",
+        "Exact stable forms",
+        "Gradients are clipped",
+        "Checkpoints are saved often enough",
+        "A seed",
+    } <= turned
+
+
+def test_a_guard_counts_where_the_training_script_has_it(tmp_path: Path) -> None:
+    folder = make_project(tmp_path / "p")
+    title = "Loss and gradient norm are checked (NaN and Inf) before they reach the weights"
+
+    def status() -> Status:
+        return next(i.status for i in check_list(*examined(folder)[:3]) if i.title == title)
+
+    script = folder / "train.py"
+    text = script.read_text()
+    script.write_text(text.replace('if math.isfinite(loss.item()) or not config["skip_bad"]:', "if True:"))
+    assert status() is Status.MISSING
+    (folder / "train_guarded.py").write_text(
+        "from stayfinite import Guard\nguard = Guard(None, None)\nif __name__ == '__main__':\n    guard.step(print)\n"
+    )
+    assert status() is Status.MISSING  # another script's guard does not protect this one
+    script.write_text(
+        "from stayfinite import Guard\n"
+        + text.replace("    start = 0\n", "    guard = Guard(model, optimizer)\n    start = 0\n")
+    )
+    assert status() is Status.DONE
