@@ -268,8 +268,8 @@ def fitted(spec: Spec) -> Spec:
         (lambda s: s.fault not in (*LEFT, *CONTINUE), {"place": "before"}),
         (lambda s: not s.sync and s.scaler == "float16" and s.fault in GRADIENT_FAULTS, {"scaler": "none"}),
         (lambda s: s.model != "gan" and not s.split, {"turn": 0}),
-        (lambda s: s.micro >= s.accumulate, {"micro": _last(spec)}),
-        (lambda s: s.place.startswith("step"), {"micro": _last(spec)}),
+        (lambda s: s.micro >= s.accumulate, {"micro": _last}),
+        (lambda s: s.place.startswith("step"), {"micro": _last}),
         (lambda s: s.at >= s.updates or (s.fault == "bad moment" and s.at == 0), {"at": 1}),
         (lambda s: s.way == "watch" and s.fault in (*LEFT, *CONTINUE), {"resume": None}),
         (lambda s: s.fault == "bad moment" or s.model == "registers", {"resume": None}),
@@ -279,10 +279,12 @@ def fitted(spec: Spec) -> Spec:
         (lambda s: s.fault == "nan rate" and s.resume_at == "end", {"resume": None}),  # it is not saved
         # with sync=False the schedule advances when the verdict comes, and writes over what was set by hand
         (lambda s: s.fault == "nan rate" and not s.sync, {"schedule": "none"}),
+        # a plateau schedule notes the learning rates at the end of an epoch, bad ones too
+        (lambda s: s.fault == "nan rate" and s.schedule == "plateau", {"schedule": "step"}),
         (lambda s: s.fault == "none", {"at": 1, "micro": 0, "turn": 0}),
     ):
         if holds(spec):
-            spec = replace(spec, **change)
+            spec = replace(spec, **{name: v(spec) if callable(v) else v for name, v in change.items()})
     return spec
 
 

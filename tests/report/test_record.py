@@ -227,7 +227,7 @@ def test_folders_that_hold_nothing_say_so(tmp_path: Path) -> None:
     not hasattr(os, "seteuid") or os.geteuid() != 0, reason="only root can become somebody else"
 )
 def test_what_may_not_be_read_says_so(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(0o755)
     write_lines(tmp_path / "run", [step_line(0)])
     (tmp_path / "run" / "run.jsonl").chmod(0o600)

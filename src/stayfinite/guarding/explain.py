@@ -118,7 +118,7 @@ def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
     """The recorded steps. How far an update went is known, and recorded, one step later."""
     steps = [line for line in history if isinstance(line.get("step"), int)]
     nothing: dict[str, Json] = {}
-    for line, following in zip(steps, [*steps[1:], nothing], strict=True):
+    for line, following in zip(steps, [*steps[1:], nothing], strict=False):
         step, rates = line.get("step"), line.get("lr")
         if isinstance(step, int):
             yield StepRecord(

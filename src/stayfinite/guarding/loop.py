@@ -185,6 +185,7 @@ class WatchedLoop:
         self._finish_decision()
         for aftermath in self._aftermaths:
             aftermath.put_back()
+        self._run.recovery.scaling.settle_refusal(for_now=True)
 
     def begin_again(self) -> None:
         """Somebody else has skipped this step."""

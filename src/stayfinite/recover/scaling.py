@@ -113,12 +113,14 @@ class Scaling:
         if self.on:
             self._before_refusal = (self._scaler.state_dict(), overflow)
 
-    def settle_refusal(self) -> None:
+    def settle_refusal(self, *, for_now: bool = False) -> None:
         """After update() of a refused step: an overflow has halved the scale, which stops at the floor; anything
         else leaves the scaler as it was."""
         if not self.on or self._before_refusal is None:
             return
-        (before, overflow), self._before_refusal = self._before_refusal, None
+        before, overflow = self._before_refusal
+        if not for_now:  # in the middle of a body that may still call update()
+            self._before_refusal = None
         if not overflow and 0 < before["scale"] < math.inf:
             self._scaler.load_state_dict(before)
         else:
