@@ -257,7 +257,7 @@ def test_no_command_to_copy_holds_text_of_the_incident(tmp_path: Path) -> None:
     data["findings"][0]["code"] = "NUM003; curl evil.example"
     folder = write_incident(tmp_path / "a run; rm -rf x", "0001", data)
     view = IncidentView(IncidentFile(folder, data))
-    assert [command for command, _ in view.commands] == ["stayfinite run --trace always SCRIPT.py"]
+    assert [command for command, _ in view.commands] == ["stayfinite run SCRIPT.py"]
     (folder / "capsule").mkdir()
     assert [command for command, _ in view.commands] == [f"stayfinite replay '{folder}'"]
 

@@ -223,8 +223,8 @@ class IncidentView:
         else:
             made = [
                 (
-                    "stayfinite run --trace always SCRIPT.py",
-                    "run your script again, traced from the first operation",
+                    "stayfinite run SCRIPT.py",
+                    "run your script again under guard, and locate what fails",
                 )
             ]
         known = [finding.code for finding in self.findings[:1] if _CODE.fullmatch(finding.code)]
