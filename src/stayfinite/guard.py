@@ -16,13 +16,13 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.arguments import check_arguments, chosen_optimizers, data_among, unknown_schedule
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
-from stayfinite.guarding.explain import Explaining
+from stayfinite.guarding.deferred import DeferredUpdate
+from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.loop import WatchedLoader, WatchedLoop
-from stayfinite.guarding.refusals import Refusals
+from stayfinite.guarding.maintenance import Intervals, Maintenance
+from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
-from stayfinite.guarding.unseen import Unseen
-from stayfinite.guarding.upkeep import Intervals, Upkeep
 from stayfinite.recover import CheckpointError, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
@@ -38,7 +38,7 @@ Batch = TypeVar("Batch")
 class Guard:
     """Guards a training run. Make it, then call `guard.step(fn)` or loop over `guard.watch(loader)`."""
 
-    _explains_with: type[Explaining] = Explaining
+    _explainer_class: type[Explainer] = Explainer
 
     def __init__(
         self,
@@ -89,18 +89,20 @@ class Guard:
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
         run = GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, quiet=quiet)
         self.run_dir, self.recovery = run.folder, run.recovery
-        self._telling, self._health = run.telling, run.health
-        self._audit = Audit(self.state, run.device, run.telling.finding)
+        self._reporter, self._health = run.reporter, run.health
+        self._audit = Audit(self.state, run.device, run.reporter.finding)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
-            self._telling.tell("warning", unknown)
+            self._reporter.tell("warning", unknown)
         self.recovery.staging.begin()
 
-        self.explaining = self._explains_with(run, locates=locate)
-        self._upkeep = Upkeep(run, self.explaining, intervals)
+        self.explainer = self._explainer_class(run, locates=locate)
+        self._maintenance = Maintenance(run, self.explainer, intervals)
         self._owner = StepOwner(run, self._audit, clip_norm, accumulate)
-        self._unseen = Unseen(run)
-        self._refusals = Refusals(run, self._owner, self.explaining, self._upkeep)
-        self.loop = WatchedLoop(run, self._audit, self._upkeep, self._owner, self.explaining, self._refusals)
+        self._deferred = DeferredUpdate(run)
+        self._refusal_handler = RefusalHandler(run, self._owner, self.explainer, self._maintenance)
+        self.loop = WatchedLoop(
+            run, self._audit, self._maintenance, self._owner, self.explainer, self._refusal_handler
+        )
 
     # -- watch: a step function, or an ordinary loop
 
@@ -129,7 +131,7 @@ class Guard:
         with self.loop.paused():
             if not owner.accumulating:
                 owner.window = None
-                self._upkeep.before_step()
+                self._maintenance.before_step()
                 for each in chosen:
                     each.zero_grad(set_to_none=True)
             call, window = Call.of(fn, args), owner.open_window()
@@ -181,49 +183,49 @@ class Guard:
     def _update(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult:
         """All gradients are there: make the update if they are good."""
         attempt = self._owner.gather(optimizers, step)
-        if self._sync or self._unseen.must_wait(attempt):
+        if self._sync or self._deferred.must_wait(attempt):
             outcome = self._owner.look(attempt)
             if outcome.trouble is None:
                 outcome = self._owner.apply(outcome)
             if outcome.trouble is None:
-                self._unseen.made(attempt)
+                self._deferred.made(attempt)
             return self._follow(self._end(outcome), optimizers)
-        self._unseen.make(attempt, self._owner.clip)
+        self._deferred.make(attempt, self._owner.clip)
         self._owner.window = None
         return StepResult(self.step_count, None, None, action="pending")
 
     def _end(self, outcome: Outcome) -> StepResult:
         """An update that is good stays. Any other is undone, located, explained, and answered as the policy says."""
-        scaling, refusals = self.recovery.scaling, self._refusals
-        self._upkeep.position.waiting = False
+        scaling, refusal_handler = self.recovery.scaling, self._refusal_handler
+        self._maintenance.position.waiting = False
         if outcome.trouble is None:
             scaling.update()
             return self._owner.applied(outcome)
-        if refusals.is_back_off(outcome):
+        if refusal_handler.is_back_off(outcome):
             scaling.update()
-            return refusals.back_off(outcome)
-        refused = refusals.undo(outcome)
+            return refusal_handler.back_off(outcome)
+        refused = refusal_handler.undo(outcome)
         scaling.update()
-        refusals.settle_scale()
-        if refusals.may_leave_out(refused, outcome.attempt):
+        refusal_handler.settle_scale()
+        if refusal_handler.may_leave_out(refused, outcome.attempt):
             return self._again_without(refused, outcome.attempt)
-        refusal = refusals.answer(refused, outcome)
-        located = self.explaining.replay(outcome.attempt) if self.explaining.wants_replay(refusal) else None
-        refusals.conclude(refusal, located)
+        refusal = refusal_handler.answer(refused, outcome)
+        located = self.explainer.replay(outcome.attempt) if self.explainer.wants_replay(refusal) else None
+        refusal_handler.conclude(refusal, located)
         return refusal.result
 
     def _again_without(self, refused: FailedStep, attempt: Attempt) -> StepResult:
         """Make the step once more from its good components; say so, and look into the bad ones."""
-        ladder, explaining = self.recovery.ladder, self.explaining
+        ladder, explainer = self.recovery.ladder, self.explainer
         first = ladder.left_out_in_a_row == 0
-        located = explaining.replay(attempt) if explaining.locates and first else None
+        located = explainer.replay(attempt) if explainer.locates and first else None
         self._owner.compute_again_without(list(refused.components), attempt)
-        self._telling.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
+        self._reporter.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
         result = self._end(self._owner.make(attempt.optimizers, attempt.make_update))
         if result.applied:
             ladder.left_out()
             result.action = "leave-out"
-            explaining.file(refused, located, attempt, result, goes_on=not first)
+            explainer.file(refused, located, attempt, result, goes_on=not first)
         return result
 
     def _follow(self, result: StepResult, optimizers: Sequence[Optimizer]) -> StepResult:
@@ -239,24 +241,24 @@ class Guard:
 
     def settle(self) -> None:
         """With sync=False: wait for the last step's verdict and do what follows from it."""
-        outcome = self._unseen.outcome()
+        outcome = self._deferred.outcome()
         if outcome is None:
             return
         optimizers = outcome.attempt.optimizers
         if outcome.trouble is None:
             self._follow(self._owner.applied(outcome), optimizers)
-        elif self._refusals.is_back_off(outcome):
-            self._refusals.backed_off(outcome)
+        elif self._refusal_handler.is_back_off(outcome):
+            self._refusal_handler.backed_off(outcome)
         else:
             if outcome.trouble != "gradient":
-                self._unseen.put_back_scale()
+                self._deferred.put_back_scale()
             self.recovery.scaling.hold_floor()
-            self._refusals.settle_scale()
+            self._refusal_handler.settle_scale()
             if self.policy.rng_on_skip == "restore":
-                self._unseen.put_back_random_numbers()
-            refusal = self._refusals.answer(self._refusals.facts(outcome), outcome)
+                self._deferred.put_back_random_numbers()
+            refusal = self._refusal_handler.answer(self._refusal_handler.facts(outcome), outcome)
             self._follow(refusal.result, optimizers)
-            self._refusals.conclude(refusal, None)
+            self._refusal_handler.conclude(refusal, None)
 
     # -- save and restore
 
@@ -269,13 +271,13 @@ class Guard:
         if self.loop.replaying:
             return Path(path)  # nothing that a body does when it is followed once more may stay
         self._ready_to_save(f"{path} was not written")
-        return self._upkeep.save(Path(path))
+        return self._maintenance.save(Path(path))
 
     def restore(self, path: str | Path, resume_lr: str = "checkpoint") -> None:
         """Load what `save` wrote, after verifying it, or nothing of it. Says both rates if they differ; `resume_lr`
         decides: "checkpoint" goes on with the saved ones, "config" with those the optimizers have now."""
-        self._unseen.forget()
-        self._upkeep.restore(Path(path), resume_lr)
+        self._deferred.forget()
+        self._maintenance.restore(Path(path), resume_lr)
         self._owner.window = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -285,13 +287,13 @@ class Guard:
         weights_only.
         """
         self._ready_to_save("there is no state to save")
-        return self._upkeep.state_dict()
+        return self._maintenance.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken. Load models, optimizers, schedulers and scaler first."""
-        self._unseen.forget()
+        self._deferred.forget()
         self._owner.window = None
-        self._upkeep.load_state_dict(state)
+        self._maintenance.load_state_dict(state)
 
     def _ready_to_save(self, otherwise: str) -> None:
         self.settle()
@@ -306,8 +308,8 @@ class Guard:
     def close(self) -> None:
         """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
-        self._upkeep.look_at_the_end()
-        self._telling.close()
+        self._maintenance.look_at_the_end()
+        self._reporter.close()
 
     def __enter__(self) -> Guard:
         return self
@@ -338,12 +340,12 @@ class Guard:
     @property
     def step_count(self) -> int:
         """The number of the next step; restored with a checkpoint."""
-        return self._telling.step
+        return self._reporter.step
 
     @property
     def epoch(self) -> int:
         """How many times `guard.watch` has gone through its loader; restored with a checkpoint."""
-        return self._upkeep.position.epoch
+        return self._maintenance.position.epoch
 
     @property
     def stage(self) -> str | None:

@@ -217,7 +217,7 @@ with warnings.catch_warnings(record=True) as caught:
     for step in range(60):
         factor = float("nan") if step in (20, 40) else 1.0
         result = guard.step(lambda: model(torch.randn(1, 20000)).mean() * factor)
-        guard._telling._journal._recorder.flush()
+        guard._reporter._journal._recorder.flush()
         assert result.applied is (step not in (20, 40)), step
     try:
         guard.save(good)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from probe.healthy_models import HEALTHY
 from stayfinite.findings import Finding, Severity
-from stayfinite.probe import Probe, Verdict, WrongFactory, examine_model
+from stayfinite.probe import Probe, ProbeVerdict, WrongFactory, examine_model
 from stayfinite.probe.batteries import all_batteries
 from stayfinite.probe.target import as_probe
 
@@ -27,15 +27,15 @@ def _same_numbers_every_time() -> None:
     torch.manual_seed(0)
 
 
-def probed(made: Any, *, budget: float = 0.0, **how: Any) -> Verdict:
+def probed(made: Any, *, budget: float = 0.0, **how: Any) -> ProbeVerdict:
     return examine_model(as_probe(made), budget=budget, **how)
 
 
-def codes(verdict: Verdict) -> set[str]:
+def codes(verdict: ProbeVerdict) -> set[str]:
     return {finding.code for finding in verdict.findings}
 
 
-def one(verdict: Verdict, code: str) -> Finding:
+def one(verdict: ProbeVerdict, code: str) -> Finding:
     return next(finding for finding in verdict.findings if finding.code == code)
 
 

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import nn
 
-from stayfinite.checkpoint import Verdict, verify
+from stayfinite.checkpoint import CheckpointVerdict, verify
 from stayfinite.findings.subjects.checkpoint import Kind, Tensor
 
 torch.set_num_threads(1)
@@ -44,11 +44,11 @@ def trained(steps: int = 3) -> dict[str, Any]:
     }
 
 
-def tensor(verdict: Verdict, name: str) -> Tensor:
+def tensor(verdict: CheckpointVerdict, name: str) -> Tensor:
     return next(t for t in verdict.checkpoint.tensors if t.name == name)
 
 
-def codes(verdict: Verdict) -> set[str]:
+def codes(verdict: CheckpointVerdict) -> set[str]:
     return {finding.code for finding in verdict.findings}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stayfinite.watch.host import Fetch, pack
 from stayfinite.watch.losses import Loss, as_loss
-from stayfinite.watch.verdict import Numbers, Verdict
+from stayfinite.watch.verdict import Numbers, StepVerdict
 
 NAN, INF = math.nan, math.inf
 
@@ -69,7 +69,7 @@ def test_no_loss_at_all() -> None:
     assert verdict.loss is None and verdict.loss_is_finite and verdict.grad_norm == 3.0
 
 
-def ranks(norms: list[float], losses: list[float]) -> Verdict:
+def ranks(norms: list[float], losses: list[float]) -> StepVerdict:
     """The verdict of two or more ranks, as rank 0 gathers it."""
     others = [[norm, 0.0, value, 1.0] for norm, value in zip(norms[1:], losses[1:], strict=True)]
     return numbers([loss(losses[0])], norms[0], others).verdict()

@@ -5,7 +5,7 @@ verdict = verify("runs/a/last.pt")        # a path, or a state dict in memory
 if not verdict.healthy: print(verdict.findings[0].message)
 """
 
-from stayfinite.checkpoint.verify import Verdict, verify
+from stayfinite.checkpoint.verify import CheckpointVerdict, verify
 from stayfinite.readers.checkpoint import Unreadable
 
-__all__ = ["Unreadable", "Verdict", "verify"]
+__all__ = ["CheckpointVerdict", "Unreadable", "verify"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stayfinite.checkpoint.verify import Verdict
+from stayfinite.checkpoint.verify import CheckpointVerdict
 from stayfinite.findings.subjects.checkpoint import Kind, Tensor
 from stayfinite.readers.checkpoint import Unreadable, read_structure
 from stayfinite.readers.checkpoint.contents import TensorRef
@@ -30,17 +30,17 @@ class Trail:
 class History:
     """Checkpoints in the order of their steps, and what they tell together."""
 
-    ordered: list[Verdict]
-    last_good: Verdict | None = None
-    first_bad: Verdict | None = None
+    ordered: list[CheckpointVerdict]
+    last_good: CheckpointVerdict | None = None
+    first_bad: CheckpointVerdict | None = None
     """The first bad one after the last good; None where nothing went bad since."""
     first_tensors: list[Tensor] = field(default_factory=list)
     """Bad tensors of `first_bad`; those that had been growing come first."""
-    shown: list[Verdict] = field(default_factory=list)
+    shown: list[CheckpointVerdict] = field(default_factory=list)
     trails: list[Trail] = field(default_factory=list)
 
 
-def history(verdicts: Sequence[Verdict]) -> History:
+def history(verdicts: Sequence[CheckpointVerdict]) -> History:
     """Order, find the last good one, and follow the tensors that went bad."""
     ordered = sorted(verdicts, key=_when)
     good = [place for place, verdict in enumerate(ordered) if verdict.healthy]
@@ -64,7 +64,7 @@ def history(verdicts: Sequence[Verdict]) -> History:
     return result
 
 
-def _when(verdict: Verdict) -> tuple[float, float]:
+def _when(verdict: CheckpointVerdict) -> tuple[float, float]:
     """By step; by time of writing where the step is unknown or the same."""
     step = verdict.checkpoint.step
     times = [Path(file).stat().st_mtime for file in verdict.checkpoint.files if Path(file).exists()]
@@ -72,7 +72,7 @@ def _when(verdict: Verdict) -> tuple[float, float]:
     return (float(step) if step is not None else math.inf, written)
 
 
-def _growth(verdicts: Sequence[Verdict]) -> dict[str, float]:
+def _growth(verdicts: Sequence[CheckpointVerdict]) -> dict[str, float]:
     """How many times larger the largest value of each weight became over these checkpoints."""
     readable = [verdict for verdict in verdicts if verdict.checkpoint.tensors]
     if len(readable) < 2:
@@ -88,7 +88,7 @@ def _growth(verdicts: Sequence[Verdict]) -> dict[str, float]:
     }
 
 
-def _trails(verdicts: Sequence[Verdict], names: Sequence[str]) -> list[Trail]:
+def _trails(verdicts: Sequence[CheckpointVerdict], names: Sequence[str]) -> list[Trail]:
     trails = [Trail(name, []) for name in names]
     for verdict in verdicts:
         refs: dict[str, TensorRef] = {}

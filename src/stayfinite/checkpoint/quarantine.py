@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from stayfinite.checkpoint.verify import Verdict
+from stayfinite.checkpoint.verify import CheckpointVerdict
 from stayfinite.readers.checkpoint import Unreadable
 from stayfinite.readers.checkpoint.files import is_url
 
@@ -28,12 +28,12 @@ _COMPANION_NAMES = (".metadata", "latest", "zero_to_fp32.py", "vocab.txt", "merg
                     "fingerprint.pb")  # fmt: skip
 
 
-def to_move(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def to_move(verdicts: Sequence[CheckpointVerdict]) -> list[CheckpointVerdict]:
     """The bad ones. A healthy checkpoint is never moved, so the last good one stays."""
     return [verdict for verdict in verdicts if not verdict.healthy]
 
 
-def paths_of(verdict: Verdict, everyone: Sequence[Verdict]) -> list[Path]:
+def paths_of(verdict: CheckpointVerdict, everyone: Sequence[CheckpointVerdict]) -> list[Path]:
     """What to move: the whole folder if nothing but the checkpoint is in it, else the checkpoint's own files."""
     place = Path(verdict.checkpoint.path)
     others = [Path(other.checkpoint.path) for other in everyone if other is not verdict and other.healthy]
@@ -56,7 +56,7 @@ def _holds_only(folder: Path, own: Sequence[Path]) -> bool:
     )
 
 
-def refusal(verdicts: Sequence[Verdict], folder: Path) -> str | None:
+def refusal(verdicts: Sequence[CheckpointVerdict], folder: Path) -> str | None:
     """Why nothing can be moved to `folder`, or None."""
     if os.path.lexists(folder) and not folder.is_dir():
         return f"{folder} is a file; name a folder for the bad checkpoints"
@@ -69,7 +69,7 @@ def refusal(verdicts: Sequence[Verdict], folder: Path) -> str | None:
     return None
 
 
-def quarantine(verdict: Verdict, everyone: Sequence[Verdict], folder: Path) -> list[Path]:
+def quarantine(verdict: CheckpointVerdict, everyone: Sequence[CheckpointVerdict], folder: Path) -> list[Path]:
     """Move one bad checkpoint into `folder`; gives the new places. Nothing there is overwritten."""
     if verdict.healthy:
         raise ValueError(f"{verdict.checkpoint.path} is healthy and stays where it is")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stayfinite.checkpoint.verify import Verdict, judge
+from stayfinite.checkpoint.verify import CheckpointVerdict, judge
 from stayfinite.findings.subjects.checkpoint import Kind, Tensor
 from stayfinite.readers.checkpoint import Location, Unreadable, locate, measure_all, read_structure
 from stayfinite.readers.checkpoint.contents import TensorRef
@@ -37,7 +37,7 @@ class Repair:
     output: str
     replaced: list[str] = field(default_factory=list)
     share: float = 0.0
-    verdict: Verdict | None = None
+    verdict: CheckpointVerdict | None = None
 
 
 def repair(bad: Location, good: Location, output: str, *, most: float = 0.5, jobs: int = 1) -> Repair:

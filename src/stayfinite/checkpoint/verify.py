@@ -38,7 +38,7 @@ class Team(Protocol):
 
 
 @dataclass(slots=True)
-class Verdict:
+class CheckpointVerdict:
     """What was found in one checkpoint, worst first."""
 
     checkpoint: Checkpoint
@@ -66,7 +66,7 @@ def verify(
     jobs: int = 1,
     config_rates: Sequence[ConfiguredRate] | None = None,
     only: Collection[str] | None = None,
-) -> Verdict:
+) -> CheckpointVerdict:
     """Examine one checkpoint: a file, a folder, or a state dict (any nesting of dicts, lists and tensors).
 
     No pickle is executed and no tensor is loaded whole. A file that cannot be read gives a verdict that is not
@@ -74,7 +74,7 @@ def verify(
     """
     if isinstance(path_or_state, Mapping):
         checkpoint = examine_state(path_or_state)
-        return Verdict(checkpoint, worst_first(examine(checkpoint, only)))
+        return CheckpointVerdict(checkpoint, worst_first(examine(checkpoint, only)))
     path = os.fspath(path_or_state)
     try:
         found = locate([path])
@@ -95,7 +95,7 @@ def judge(
     only: Collection[str] | None = None,
     advance: Callable[[int], None] = lambda nbytes: None,
     team: Team | None = None,
-) -> Verdict:
+) -> CheckpointVerdict:
     """Read, measure and examine one checkpoint, alone or with the other ranks of a `team`."""
     with _no_collection():
         return _judge(location, jobs, config_rates, only, advance, team)
@@ -121,7 +121,7 @@ def _judge(
     only: Collection[str] | None,
     advance: Callable[[int], None],
     team: Team | None,
-) -> Verdict:
+) -> CheckpointVerdict:
     state: Sorted | None = None
     trouble: Exception | None = None
     try:
@@ -141,15 +141,15 @@ def _judge(
     checkpoint = state.checkpoint
     if checkpoint.optimizers:
         checkpoint.configured = list(rates_beside(location.path) if config_rates is None else config_rates)
-    return Verdict(checkpoint, worst_first(examine(checkpoint, only)), location=location)
+    return CheckpointVerdict(checkpoint, worst_first(examine(checkpoint, only)), location=location)
 
 
 def unreadable_verdict(
     path: str, trouble: Exception, only: Collection[str] | None = None, location: Location | None = None
-) -> Verdict:
+) -> CheckpointVerdict:
     """A verdict for a file that gave nothing."""
     message = str(trouble)
     files = list(location.files) if location is not None else []
     checkpoint = Checkpoint(path, files=files, problems=[Problem("damaged", path, message)])
     step_from_name(checkpoint)
-    return Verdict(checkpoint, examine(checkpoint, only), unreadable=message, location=location)
+    return CheckpointVerdict(checkpoint, examine(checkpoint, only), unreadable=message, location=location)

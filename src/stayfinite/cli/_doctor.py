@@ -11,7 +11,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from stayfinite.checkpoint.verify import Verdict, verify
+from stayfinite.checkpoint.verify import CheckpointVerdict, verify
 from stayfinite.cli._output import Output, exit_code
 from stayfinite.cli._report_file import check_output
 from stayfinite.doctor.budget import Budget
@@ -86,7 +86,7 @@ class _Unusable(Exception):
     """What the user named cannot be used; the message says why."""
 
 
-def _checkpoint(request: Request) -> Verdict | None:
+def _checkpoint(request: Request) -> CheckpointVerdict | None:
     """The checkpoint that was named, examined before anything else: without it there is nothing to answer."""
     if not Path(request.folder).is_dir():
         there = (
@@ -140,7 +140,7 @@ def _report(
     return exit_code(findings)
 
 
-def _resume(request: Request, found: Examination, project: Project, verdict: Verdict) -> int:
+def _resume(request: Request, found: Examination, project: Project, verdict: CheckpointVerdict) -> int:
     run_here = run_of(project, verdict)
     check = check_resume(found, run_here, verdict)
     more: dict[str, Json] = {

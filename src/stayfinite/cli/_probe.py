@@ -16,7 +16,7 @@ from stayfinite.cli._output import Output, exit_code
 from stayfinite.cli._report_file import check_output
 from stayfinite.findings import Json, jsonable
 from stayfinite.findings.subjects.probed_model import SearchResult, Trial
-from stayfinite.probe.examine import Verdict, examine_model
+from stayfinite.probe.examine import ProbeVerdict, examine_model
 from stayfinite.probe.factory import WrongFactory, load
 from stayfinite.probe.target import Probe
 from stayfinite.report.part_progress import PartProgress
@@ -97,7 +97,7 @@ def _set_ranges(probe: Probe, ranges: Sequence[tuple[str, float, float]]) -> Non
     probe.range = {name: (low, high) for name, low, high in ranges}
 
 
-def _notes(verdict: Verdict, name: str) -> list[str]:
+def _notes(verdict: ProbeVerdict, name: str) -> list[str]:
     notes = list(verdict.subject.notes.get(name, ()))
     if name == "search":
         notes += [_searched(result) for result in verdict.subject.searches]
@@ -115,7 +115,7 @@ def _searched(result: SearchResult) -> str:
     return f"an input that fails: {result.condition} ({spent}{'; ' + spans if spans else ''})"
 
 
-def _more(verdict: Verdict) -> dict[str, Json]:
+def _more(verdict: ProbeVerdict) -> dict[str, Json]:
     subject = verdict.subject
     return {
         "factory": subject.name,

@@ -15,7 +15,7 @@ from stayfinite.checkpoint.history import History, history
 from stayfinite.checkpoint.quarantine import paths_of, quarantine, refusal, to_move
 from stayfinite.checkpoint.repair import RepairRefused, repair
 from stayfinite.checkpoint.team import RankTeam, launched_by_torchrun
-from stayfinite.checkpoint.verify import Verdict, judge
+from stayfinite.checkpoint.verify import CheckpointVerdict, judge
 from stayfinite.cli._output import Output, exit_code
 from stayfinite.cli._report_file import check_output
 from stayfinite.findings import Json, jsonable, worst_first
@@ -67,7 +67,7 @@ def run_scan(request: Request, *, last_good: bool, quarantine_to: Path | None, y
     return exit_code(findings, any(verdict.unreadable for verdict in verdicts))
 
 
-def _verdicts(request: Request, team: RankTeam | None = None) -> tuple[list[Verdict], float]:
+def _verdicts(request: Request, team: RankTeam | None = None) -> tuple[list[CheckpointVerdict], float]:
     rates = rates_in(request.config) if request.config is not None else None
     if request.config is not None and not rates:
         raise Unreadable(
@@ -75,7 +75,7 @@ def _verdicts(request: Request, team: RankTeam | None = None) -> tuple[list[Verd
         )
     locations = locate(request.paths)
     check_output(request.output.path, [file for location in locations for file in location.files])
-    verdicts: list[Verdict] = []
+    verdicts: list[CheckpointVerdict] = []
     quiet = team is not None and team.rank != 0
     with BytesProgress(sum(location.nbytes() for location in locations), quiet=quiet) as progress:
         for location in locations:
@@ -96,7 +96,7 @@ def _something_else(location: Location) -> bool:
     )
 
 
-def summary(verdict: Verdict) -> dict[str, Json]:
+def summary(verdict: CheckpointVerdict) -> dict[str, Json]:
     """One checkpoint in JSON."""
     checkpoint = verdict.checkpoint
     return {
@@ -160,13 +160,13 @@ def _history_lines(past: History) -> list[RenderableType]:
     return made
 
 
-def _history_row(verdict: Verdict) -> tuple[str, str, str, str]:
+def _history_row(verdict: CheckpointVerdict) -> tuple[str, str, str, str]:
     reason = "" if verdict.healthy else verdict.findings[0].message.partition(", first at")[0]
     checkpoint = verdict.checkpoint
     return str(checkpoint.step), "healthy" if verdict.healthy else "bad", base(checkpoint.path), reason
 
 
-def _move(verdicts: Sequence[Verdict], folder: Path, yes: bool) -> None:
+def _move(verdicts: Sequence[CheckpointVerdict], folder: Path, yes: bool) -> None:
     bad = to_move(verdicts)
     if not bad:
         click.echo("nothing to quarantine: every checkpoint is healthy", err=True)

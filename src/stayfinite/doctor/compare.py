@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stayfinite.checkpoint.verify import Verdict
+from stayfinite.checkpoint.verify import CheckpointVerdict
 from stayfinite.doctor import claims
 from stayfinite.doctor.examine import Examination, Probe
 from stayfinite.doctor.runs import configs_of, group_runs, launchers_of
@@ -121,7 +121,7 @@ def _of_logs(verdicts: Sequence[LogVerdict], project: Project) -> list[Finding]:
     return list(kept.values())
 
 
-def _once_a_run(verdicts: Sequence[Verdict], project: Project) -> list[Finding]:
+def _once_a_run(verdicts: Sequence[CheckpointVerdict], project: Project) -> list[Finding]:
     """Of checkpoints that went bad one after the other the first tells the story."""
     homes = {saved.path: run.folder for run in project.runs for saved in run.saved}
     order = {saved.path: place for run in project.runs for place, saved in enumerate(run.saved)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from stayfinite.checkpoint.verify import Verdict
+from stayfinite.checkpoint.verify import CheckpointVerdict
 from stayfinite.checkpoint.verify import judge as judge_checkpoint
 from stayfinite.data.examine import DataVerdict, examine_data
 from stayfinite.doctor.budget import Budget
@@ -47,9 +47,9 @@ class Examination:
     environment: Environment = field(default_factory=Environment)
     environment_findings: list[Finding] = field(default_factory=list)
     logs: list[LogVerdict] = field(default_factory=list)
-    checkpoints: list[Verdict] = field(default_factory=list)
+    checkpoints: list[CheckpointVerdict] = field(default_factory=list)
     """Those a run can go on from."""
-    weights: list[Verdict] = field(default_factory=list)
+    weights: list[CheckpointVerdict] = field(default_factory=list)
     """Weights alone: a frozen teacher, an exported model."""
     data: list[DataVerdict] = field(default_factory=list)
     launchers: list[Launcher] = field(default_factory=list)
@@ -175,14 +175,14 @@ def _looks_like_checkpoint(location: Location) -> bool:
     return location.layout is not Layout.FILE or _NUMBERED.search(Path(location.path).name) is not None
 
 
-def _resumable(verdict: Verdict) -> bool:
+def _resumable(verdict: CheckpointVerdict) -> bool:
     checkpoint = verdict.checkpoint
     if checkpoint.path.endswith((".npy", ".npz")):
         return bool(checkpoint.optimizers)
     return bool(checkpoint.optimizers or (checkpoint.step is not None and _holds_weights(verdict)))
 
 
-def _holds_weights(verdict: Verdict) -> bool:
+def _holds_weights(verdict: CheckpointVerdict) -> bool:
     """A model's state has dotted names (layers.0.weight); a cache of samples has plain ones."""
     if verdict.checkpoint.path.endswith((".npy", ".npz")):
         return False

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stayfinite.checkpoint.verify import Verdict
+from stayfinite.checkpoint.verify import CheckpointVerdict
 from stayfinite.doctor.code_changes import code_since
 from stayfinite.doctor.examine import Examination
 from stayfinite.doctor.runs import saved_state
@@ -40,7 +40,7 @@ class ResumeCheck:
         return [f"{i.title}: {i.detail}" for i in self.items if i.blocking and i.status is Status.MISSING]
 
 
-def check_resume(found: Examination, run: ProjectRun, verdict: Verdict) -> ResumeCheck:
+def check_resume(found: Examination, run: ProjectRun, verdict: CheckpointVerdict) -> ResumeCheck:
     """Every item that speaks for or against, in the order in which people should read them."""
     wanted = os.path.realpath(verdict.checkpoint.path)
     saved = next((one for one in run.saved if os.path.realpath(one.path) == wanted), saved_state(verdict))
@@ -61,7 +61,7 @@ def check_resume(found: Examination, run: ProjectRun, verdict: Verdict) -> Resum
     return check
 
 
-def _checkpoint(verdict: Verdict, saved: SavedState, run: ProjectRun) -> Iterator[CheckedItem]:
+def _checkpoint(verdict: CheckpointVerdict, saved: SavedState, run: ProjectRun) -> Iterator[CheckedItem]:
     bad = [f for f in verdict.findings if f.severity is Severity.ERROR]
     if bad:
         yield CheckedItem(
@@ -106,7 +106,7 @@ def _checkpoint(verdict: Verdict, saved: SavedState, run: ProjectRun) -> Iterato
         yield CheckedItem(title, Status.DONE, "the probe's values are finite", (saved.path,))
 
 
-def _complete(verdict: Verdict, run: ProjectRun, found: Examination) -> CheckedItem:
+def _complete(verdict: CheckpointVerdict, run: ProjectRun, found: Examination) -> CheckedItem:
     checkpoint = verdict.checkpoint
     present = [
         name
@@ -140,7 +140,7 @@ def _uses_schedule(found: Examination) -> bool:
     )
 
 
-def _moments(verdict: Verdict) -> CheckedItem:
+def _moments(verdict: CheckpointVerdict) -> CheckedItem:
     title = "optimizer moments"
     optimizers = verdict.checkpoint.optimizers
     if not optimizers:
@@ -161,7 +161,7 @@ def _moments(verdict: Verdict) -> CheckedItem:
     return CheckedItem(title, Status.DONE, f"of {entries} parameters{after}")
 
 
-def _scaler(verdict: Verdict, run: ProjectRun) -> CheckedItem:
+def _scaler(verdict: CheckpointVerdict, run: ProjectRun) -> CheckedItem:
     title = "gradient scaler"
     wants = any(claim.precision == "fp16" and claim.acts for claim in run.precisions)
     scalers = verdict.checkpoint.scalers
@@ -180,7 +180,7 @@ def _scaler(verdict: Verdict, run: ProjectRun) -> CheckedItem:
     return CheckedItem(title, Status.NOT_APPLICABLE, "nothing asks for float16")
 
 
-def _rate(verdict: Verdict, run: ProjectRun, found: Examination) -> CheckedItem:
+def _rate(verdict: CheckpointVerdict, run: ProjectRun, found: Examination) -> CheckedItem:
     title = "learning rate, old and new"
     stored = verdict.checkpoint.rates()
     asked = [rate for rate in run.rates if rate.origin in ("configuration", "launcher")]
@@ -307,7 +307,7 @@ def _data(found: Examination) -> CheckedItem:
     return _judged(title, findings, f"nothing at error level in {count(len(found.data), 'file')}")
 
 
-def _resources(found: Examination, verdict: Verdict) -> Iterator[CheckedItem]:
+def _resources(found: Examination, verdict: CheckpointVerdict) -> Iterator[CheckedItem]:
     size = verdict.checkpoint.nbytes
     need = _COPIES_ON_DISK * size
     free, memory = found.environment.disk_free, found.environment.memory_free

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stayfinite.checkpoint.verify import Verdict
+from stayfinite.checkpoint.verify import CheckpointVerdict
 from stayfinite.findings import Finding, Severity
 from stayfinite.findings.subjects.config_file import ConfigFile
 from stayfinite.findings.subjects.log import Bucket, Log, Point, Role, Series
@@ -26,7 +26,9 @@ _LONG_FOR_LOSS = 30
 _SHARE_FOR_LOSS = 0.25
 
 
-def group_runs(root: str, logs: Sequence[LogVerdict], checkpoints: Sequence[Verdict]) -> list[ProjectRun]:
+def group_runs(
+    root: str, logs: Sequence[LogVerdict], checkpoints: Sequence[CheckpointVerdict]
+) -> list[ProjectRun]:
     """The runs in the order of their folders. A checkpoint goes to the nearest log."""
     runs: dict[str, ProjectRun] = {}
     for verdict in _without_earlier_copies(logs, root):
@@ -106,7 +108,7 @@ def _nearest(folder: str, homes: Sequence[str]) -> str | None:
     return ordered[0] if ordered else None
 
 
-def saved_state(verdict: Verdict) -> SavedState:
+def saved_state(verdict: CheckpointVerdict) -> SavedState:
     reason = "" if verdict.healthy else verdict.findings[0].message.partition(", first at")[0]
     times = []
     for file in verdict.checkpoint.files:
@@ -255,7 +257,7 @@ def launchers_of(run: ProjectRun, launchers: Sequence[Launcher], runs: int) -> l
     return asking if len(asking) == 1 and runs == 1 else []
 
 
-def run_of(project: Project, verdict: Verdict) -> ProjectRun:
+def run_of(project: Project, verdict: CheckpointVerdict) -> ProjectRun:
     """The run a checkpoint is of; one of its own where it lies outside the project's runs."""
     wanted = os.path.realpath(verdict.checkpoint.path)
     for run in project.runs:

@@ -1,1 +1,1 @@
-"""The parts of the guard, one concept a file: the run, its updates, refusals and explanations, loops, upkeep."""
+"""The parts of the guard, one concept a file: the run, its updates, refusals and explanations, loops, maintenance."""

@@ -13,7 +13,7 @@ from stayfinite.findings import Incident
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.recover import Action
 from stayfinite.watch.sentinel import Reading
-from stayfinite.watch.verdict import Numbers, Verdict
+from stayfinite.watch.verdict import Numbers, StepVerdict
 from stayfinite.watch.watcher import Trouble, Window
 
 
@@ -67,7 +67,7 @@ class Outcome:
     """An attempt, and what a look at it showed. `trouble` is None if the update was made and may stay."""
 
     attempt: Attempt
-    verdict: Verdict
+    verdict: StepVerdict
     trouble: Trouble | None
 
 

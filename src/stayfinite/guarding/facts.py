@@ -14,7 +14,7 @@ from stayfinite.guarding.health import Health
 from stayfinite.recover.scaling import Scaling
 from stayfinite.watch.finite import nonfinite, summarize, tensors_in
 from stayfinite.watch.spikes import Spike
-from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.verdict import StepVerdict
 from stayfinite.watch.watcher import Trouble
 
 _OWNERS = {"parameter": "parameter", "buffer": "buffer", "optimizer": "optimizer state", "ema": "average"}
@@ -32,7 +32,7 @@ def gather(
     step: int,
     trouble: Trouble,
     attempt: Attempt,
-    verdict: Verdict,
+    verdict: StepVerdict,
     health: Health,
     scaling: Scaling,
     jumps: Mapping[str, Spike],

@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Outcome, Refusal, StepResult
 from stayfinite.guarding.audit import Audit
-from stayfinite.guarding.explain import Explaining
+from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.locate import Replay, Trace
-from stayfinite.guarding.refusals import Refusals
+from stayfinite.guarding.maintenance import Maintenance
+from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
-from stayfinite.guarding.upkeep import Upkeep
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.policy import RunStopped
 from stayfinite.sandbox.fork import Inside, branch
@@ -78,13 +78,13 @@ class WatchedLoop:
         self,
         run: GuardedRun,
         audit: Audit,
-        upkeep: Upkeep,
+        maintenance: Maintenance,
         owner: StepOwner,
-        explaining: Explaining,
-        refusals: Refusals,
+        explainer: Explainer,
+        refusal_handler: RefusalHandler,
     ) -> None:
-        self._run, self._audit, self._upkeep = run, audit, upkeep
-        self._owner, self._explaining, self._refusals = owner, explaining, refusals
+        self._run, self._audit, self._maintenance = run, audit, maintenance
+        self._owner, self._explainer, self._refusal_handler = owner, explainer, refusal_handler
         self.listening = False
         self._aftermaths: list[Aftermath] = []
         self._refusal: Refusal | None = None
@@ -105,14 +105,14 @@ class WatchedLoop:
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """A loop over these batches, listened to for as long as it runs."""
         with intercept(self, self._run.state.optimizers, self._run.state.scaler):
-            yield from self.bodies(self._upkeep.batches(loader))
+            yield from self.bodies(self._maintenance.batches(loader))
 
     def bodies(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same where somebody else has the loop's calls brought here."""
         try:
             while True:
                 if not self._owner.accumulating:
-                    self._upkeep.before_step()  # all state is whole, and the next batch is not fetched yet
+                    self._maintenance.before_step()  # all state is whole, and the next batch is not fetched yet
                 try:
                     batch = next(batches)
                 except StopIteration:
@@ -128,7 +128,7 @@ class WatchedLoop:
                 refusal, self._refusal = self._refusal, None
                 if refusal is not None:
                     evidence = self._evidence
-                    if evidence is None and self._explaining.wants_replay(refusal):
+                    if evidence is None and self._explainer.wants_replay(refusal):
                         evidence = yield from self._in_a_fork(refusal)
                     self._conclude(refusal, evidence)
         except GeneratorExit:
@@ -138,8 +138,8 @@ class WatchedLoop:
     def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Where nothing was seen of how the step went wrong, the next ones are followed, until one goes wrong again."""
         self._evidence = None
-        self._armed = _FOLLOWED if evidence is None and self._explaining.may_follow(refusal) else 0
-        self._refusals.conclude(refusal, evidence)
+        self._armed = _FOLLOWED if evidence is None and self._explainer.may_follow(refusal) else 0
+        self._refusal_handler.conclude(refusal, evidence)
 
     def _conclude_at_once(self) -> None:
         """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""
@@ -158,7 +158,7 @@ class WatchedLoop:
     def listen_always(self) -> None:
         """Guard updates outside of any loop over batches, too: each is then a step of its own."""
         self._between = self.listening = True
-        self._upkeep.before_step()
+        self._maintenance.before_step()
         self._owner.open_window()
 
     def end_step(self) -> None:
@@ -170,7 +170,7 @@ class WatchedLoop:
         if refusal is not None:
             self._conclude(refusal, self._evidence)
         else:
-            self._upkeep.before_step()
+            self._maintenance.before_step()
         self._follow_if_armed(None)
 
     def put_back_aftermath(self, optimizers: Sequence[Optimizer] | None = None) -> None:
@@ -189,7 +189,7 @@ class WatchedLoop:
 
     def begin_again(self) -> None:
         """Somebody else has skipped this step."""
-        self._refusals.mend_buffers()
+        self._refusal_handler.mend_buffers()
         self._undecided = []
         self._owner.window = None
         self._owner.open_window()
@@ -211,9 +211,9 @@ class WatchedLoop:
                 self._give(found)
         if child.finished:
             return pickle.loads(base64.b64decode(str(child.value))) if child.value is not None else None
-        if child.status == "declined" and self._explaining.may_repeat_in_place:
+        if child.status == "declined" and self._explainer.may_repeat_in_place:
             return (yield from self._hand_out_again(refusal))
-        self._run.telling.note("warning", what=f"the refused step was not replayed: {child.reason}")
+        self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
         return None
 
     def _give(self, found: FailedStep | None) -> NoReturn:
@@ -268,9 +268,9 @@ class WatchedLoop:
         self._stop_following()
         self.listening = self._between
         if not self._trained:
-            self._refusals.mend_buffers()
+            self._refusal_handler.mend_buffers()
         if self._aftermaths:
-            self._refusals.settle_scale()
+            self._refusal_handler.settle_scale()
         self.put_back_aftermath()
         self._batch = None
 
@@ -434,7 +434,7 @@ class WatchedLoop:
     def _settle(self, outcome: Outcome) -> None:
         """An update that is good stays; it is on record when all of its optimizers have stepped."""
         assert self._decision is not None
-        self._upkeep.position.waiting, self._decided, self._begun = False, True, bool(self._undecided)
+        self._maintenance.position.waiting, self._decided, self._begun = False, True, bool(self._undecided)
         if outcome.trouble is None:
             self._decision.outcome = outcome
             return
@@ -483,15 +483,15 @@ class WatchedLoop:
 
     def _refuse(self, outcome: Outcome) -> StepResult:
         """Refuse, as `Guard.step` does; scaler, scheduler and averages are the body's own to advance."""
-        if self._refusals.is_back_off(outcome):
-            return self._refusals.back_off(outcome)
+        if self._refusal_handler.is_back_off(outcome):
+            return self._refusal_handler.back_off(outcome)
         if self._trace is not None:
             self._evidence = self._trace.evidence()
-        refused = self._refusals.undo(outcome)
-        refusal = self._refusals.answer(refused, outcome)
+        refused = self._refusal_handler.undo(outcome)
+        refusal = self._refusal_handler.answer(refused, outcome)
         earlier, self._refusal = self._refusal, refusal  # it is looked into when the body has ended
         if earlier is not None:  # several updates in one body: only the last can be replayed
-            self._refusals.conclude(earlier, None)
+            self._refusal_handler.conclude(earlier, None)
         return refusal.result
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stayfinite.findings import TensorSummary
-from stayfinite.guarding.telling import Telling
+from stayfinite.guarding.reporter import RunReporter
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.untouched import untouched
 from stayfinite.watch.finite import summarize
@@ -46,8 +46,8 @@ class Look:
 class HealthProbe:
     """Calls the user's function between two steps, and leaves no trace but a line in the record."""
 
-    def __init__(self, fn: Callable[[], Any] | None, state: TrainingState, telling: Telling) -> None:
-        self._fn, self._state, self._telling = fn, state, telling
+    def __init__(self, fn: Callable[[], Any] | None, state: TrainingState, reporter: RunReporter) -> None:
+        self._fn, self._state, self._reporter = fn, state, reporter
         self._worked = False
 
     def look(self, at: str) -> Look:
@@ -56,7 +56,7 @@ class HealthProbe:
             return Look()
         with untouched(self._state):
             seen = self._call(self._fn)
-        self._telling.note(
+        self._reporter.note(
             "probe",
             at=at,
             values={v.name: {"min": v.min, "max": v.max, "nan": v.nan, "inf": v.inf} for v in seen.values},

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from stayfinite.guarding.arguments import new_run_dir, own_run_dir
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
-from stayfinite.guarding.telling import Telling
+from stayfinite.guarding.reporter import RunReporter
 from stayfinite.recover import Policy, consensus
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.recovery import Recovery
@@ -38,13 +38,13 @@ class GuardedRun:
         self.state, self.policy = state, policy
         self.device = next(iter(state.parameter_names)).device
         self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), consensus.rank())
-        self.telling = Telling(self.folder, self.device, listeners, quiet=quiet or consensus.rank() > 0)
-        weakref.finalize(self, self.telling.close)
+        self.reporter = RunReporter(self.folder, self.device, listeners, quiet=quiet or consensus.rank() > 0)
+        weakref.finalize(self, self.reporter.close)
         self.watcher = Watcher(state.parameter_names)
-        self.recovery = Recovery(state, policy, plan, self.telling.tell)
+        self.recovery = Recovery(state, policy, plan, self.reporter.tell)
         self.health = Health(state)
-        self.probe = HealthProbe(probe, state, self.telling)
-        self.telling.note("start", environment=environment(self.device), state_bytes=state.nbytes())
+        self.probe = HealthProbe(probe, state, self.reporter)
+        self.reporter.note("start", environment=environment(self.device), state_bytes=state.nbytes())
 
     def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:
         """The places of these optimizers among all of the run's."""

@@ -17,7 +17,7 @@ from stayfinite.recover import consensus
 from stayfinite.recover.interrupts import interrupts_wait
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
-from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.verdict import StepVerdict
 from stayfinite.watch.watcher import Call, Trouble, Window
 
 _DANGEROUS_NORM = 1e15
@@ -178,7 +178,7 @@ class StepOwner:
             self._recovery.transaction.undo_update(attempt.group)
         elif self._recovery.last_good.available:
             good = self._recovery.go_back()
-            self._run.telling.tell(
+            self._run.reporter.tell(
                 "rollback", f"an update broke off half-way; the state is that of step {good} again"
             )
         self.abandon(attempt.group)
@@ -198,7 +198,7 @@ class StepOwner:
         """What gradients are clipped at now: as configured, or as the plan's stage says."""
         return self._recovery.staging.clip_norm(self.clip_norm)
 
-    def _norm(self, attempt: Attempt, verdict: Verdict) -> Tensor:
+    def _norm(self, attempt: Attempt, verdict: StepVerdict) -> Tensor:
         """The norm of all gradients; in float32 if half could not hold it: 65504 is not where a norm ends."""
         reading = attempt.reading
         if verdict.norm_is_finite or not reading.is_half or self._run.any_rank(bool(attempt.culprits())):
@@ -207,16 +207,16 @@ class StepOwner:
         verdict.grad_norm = float(total)
         return total
 
-    def _spike(self, verdict: Verdict) -> Trouble | None:
+    def _spike(self, verdict: StepVerdict) -> Trouble | None:
         """A batch that makes loss and gradient norm jump is refused, unless the loss stays where it jumped to."""
-        policy, telling = self._run.policy, self._run.telling
+        policy, reporter = self._run.policy, self._run.reporter
         if policy.spikes == "ignore" or not self._watcher.is_spike(verdict):
             return None
         if policy.spikes == "skip" and self._recovery.ladder.spikes_in_a_row < policy.max_spikes_in_a_row:
             return "spike"
-        telling.tell(
+        reporter.tell(
             "spike",
-            f"step {telling.step}: loss and gradient norm jump to {verdict.loss:.4g} and "
+            f"step {reporter.step}: loss and gradient norm jump to {verdict.loss:.4g} and "
             f"{verdict.grad_norm:.4g}; the step is applied",
         )
         if policy.spikes == "skip":
@@ -238,7 +238,7 @@ class StepOwner:
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
         counters = self._recovery.ladder.counters
-        return self._run.telling.of_step(attempt, verdict, counters, "none", applied=True)
+        return self._run.reporter.of_step(attempt, verdict, counters, "none", applied=True)
 
     # -- optimizers that evaluate the loss themselves
 

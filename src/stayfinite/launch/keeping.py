@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guard import Guard, StepResult
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.explain import Explaining
+from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.hooks import listen
 from stayfinite.launch.observers import Observers
@@ -32,7 +32,7 @@ from stayfinite.report.refusal import sentence
 from stayfinite.watch.intercept import intercept
 
 
-class ScriptExplaining(Explaining):
+class ScriptExplainer(Explainer):
     """What a guard refuses becomes a suspicion of the run's session instead of a file of its own."""
 
     tell: Callable[[FailedStep, FailedStep | None, StepResult], None]
@@ -60,8 +60,8 @@ class ScriptExplaining(Explaining):
 class ScriptGuard(Guard):
     """A guard of a script that does not call it."""
 
-    explaining: ScriptExplaining
-    _explains_with = ScriptExplaining
+    explainer: ScriptExplainer
+    _explainer_class = ScriptExplainer
 
 
 class Keeper:
@@ -156,7 +156,7 @@ class Keeper:
             quiet=True,
             locate=self._options.locate != "off",
         )
-        guard.explaining.tell, guard.explaining.tell_mended = self._refused, self._mended
+        guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
         self._guard, self._loop = guard, guard.loop
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()

@@ -10,8 +10,8 @@ import torch
 
 from stayfinite.findings.subjects.run_record import Place, ReplicaFacts
 from stayfinite.replay import Tracer
-from stayfinite.replay.journal import Entry, Journal, memory_key
 from stayfinite.replay.measure import measurable
+from stayfinite.replay.op_journal import Entry, OpJournal, memory_key
 
 _BACK = 6  # ops from the update back to the gradient that both copies share
 
@@ -104,7 +104,7 @@ def _memory(model: torch.nn.Module) -> set[int | None]:
     return {memory_key(parameter) for parameter in model.parameters()}
 
 
-def _upstream(entry: Entry, journal: Journal) -> set[int]:
+def _upstream(entry: Entry, journal: OpJournal) -> set[int]:
     found: set[int] = set()
     level = [entry]
     for _ in range(_BACK):
@@ -119,7 +119,7 @@ def _is_copy(entry: Entry) -> bool:
     return entry.op is not None and entry.op.bare == "copy"
 
 
-def _divisors(entry: Entry, journal: Journal) -> list[float]:
+def _divisors(entry: Entry, journal: OpJournal) -> list[float]:
     """The numbers by which the gradient was divided on its way to an update."""
     entries = [entry, *(known for n in _upstream(entry, journal) if (known := journal.get(n)) is not None)]
     values = [e.scalars.get("other") for e in entries if e.op is not None and e.op.bare == "div"]

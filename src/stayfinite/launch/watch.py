@@ -17,8 +17,8 @@ from stayfinite.hooks import listen
 from stayfinite.launch.observers import Observers
 from stayfinite.launch.run_log import here
 from stayfinite.launch.suspicions import Suspicion, Suspicions
-from stayfinite.replay.journal import NO_ROOTS
 from stayfinite.replay.measure import is_bad, measurable
+from stayfinite.replay.op_journal import NO_ROOTS
 
 _JUMP, _HUGE = 1e4, 1e8  # a gradient norm this much above its median, and this large, is worth a second look
 _ENOUGH_HISTORY = 8

@@ -11,21 +11,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stayfinite.probe.examine import Verdict, examine_model
+    from stayfinite.probe.examine import ProbeVerdict, examine_model
     from stayfinite.probe.factory import WrongFactory, load
     from stayfinite.probe.search.written_test import failure_on
     from stayfinite.probe.target import Probe
 
 _HOME = {
     "Probe": "stayfinite.probe.target",
-    "Verdict": "stayfinite.probe.examine",
+    "ProbeVerdict": "stayfinite.probe.examine",
     "WrongFactory": "stayfinite.probe.factory",
     "examine_model": "stayfinite.probe.examine",
     "failure_on": "stayfinite.probe.search.written_test",
     "load": "stayfinite.probe.factory",
 }
 
-__all__ = ["Probe", "Verdict", "WrongFactory", "examine_model", "failure_on", "load"]
+__all__ = ["Probe", "ProbeVerdict", "WrongFactory", "examine_model", "failure_on", "load"]
 
 
 def __getattr__(name: str) -> Any:

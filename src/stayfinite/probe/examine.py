@@ -20,7 +20,7 @@ STRESS = "stress"
 
 
 @dataclass(slots=True)
-class Verdict:
+class ProbeVerdict:
     """What was measured, what was found, and what each part came to."""
 
     subject: ProbedModel
@@ -57,7 +57,7 @@ def examine_model(
     budget: float = 30.0,
     stress: bool = False,
     progress: Callable[[str], None] = lambda _: None,
-) -> Verdict:
+) -> ProbeVerdict:
     """Run what is wanted (`only`: names of batteries, or "search"), at most `budget` seconds of search."""
     from stayfinite.probe.search.directed import search_input
     from stayfinite.probe.stress import stress_run
@@ -101,7 +101,7 @@ def examine_model(
     finally:
         lab.close()
     subject = record.subject()
-    return Verdict(subject, worst_first(examine(subject)), ran, skipped)
+    return ProbeVerdict(subject, worst_first(examine(subject)), ran, skipped)
 
 
 def _is_ours(error: Exception) -> bool:

@@ -12,8 +12,8 @@ from stayfinite.findings import Birth, TensorSummary
 from stayfinite.findings.subjects.traced_birth import Operand, Plain, Producer, TracedBirth
 from stayfinite.replay import facts
 from stayfinite.replay.float32 import HALF, in_float32
-from stayfinite.replay.journal import Entry, Journal
 from stayfinite.replay.measure import Account, account, bad_samples, first_bad_index, is_plain
+from stayfinite.replay.op_journal import Entry, OpJournal
 from stayfinite.replay.operations import Operation, named_arguments, plain_arguments, tensors_of
 from stayfinite.replay.running import Running
 
@@ -36,7 +36,7 @@ def call_name(call: Any, op: Operation | None) -> str:
     )
 
 
-def producer(entry: Entry, journal: Journal, distance: int) -> Producer:
+def producer(entry: Entry, journal: OpJournal, distance: int) -> Producer:
     """An entry as a rule sees it."""
     parents = [journal.get(number) for number in entry.parents]
     return Producer(
@@ -54,7 +54,7 @@ def producer(entry: Entry, journal: Journal, distance: int) -> Producer:
     )
 
 
-def producers_of(entry: Entry | None, journal: Journal) -> tuple[Producer, ...]:
+def producers_of(entry: Entry | None, journal: OpJournal) -> tuple[Producer, ...]:
     """The ops upstream of a tensor, nearest first."""
     found: list[Producer] = []
     level, seen = [entry] if entry is not None else [], set[int]()
@@ -85,7 +85,7 @@ def summary(name: str, numbers: Account) -> TensorSummary:
     )
 
 
-def operand(name: str, tensor: torch.Tensor, entry: Entry | None, journal: Journal) -> Operand:
+def operand(name: str, tensor: torch.Tensor, entry: Entry | None, journal: OpJournal) -> Operand:
     """A tensor in numbers, with where it came from."""
     numbers = account(tensor)
     return Operand(
@@ -132,7 +132,7 @@ def gather(
     entry: Entry,
     transition: str,
     output: torch.Tensor | None,
-    journal: Journal,
+    journal: OpJournal,
     batch_size: int | None,
     saved: Mapping[str, torch.Tensor],
 ) -> TracedBirth:

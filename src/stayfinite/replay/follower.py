@@ -13,10 +13,10 @@ import torch
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
-from stayfinite.replay.journal import NO_ROOTS, Entry, Journal
 from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable, shape_of
 from stayfinite.replay.modules import ModuleStack, Names, living_models
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
+from stayfinite.replay.op_journal import NO_ROOTS, Entry, OpJournal
 from stayfinite.replay.operations import Operation, named_arguments, operation, plain_arguments, tensors_of
 from stayfinite.replay.running import OVERWRITES, Read, Running, before_write, outputs, swells, transition
 from stayfinite.replay.sequence import ForwardOps
@@ -31,7 +31,7 @@ class Follower:
     """The state of a trace. `Tracer` feeds it ops; nothing here installs anything."""
 
     def __init__(self) -> None:
-        self.journal = Journal()
+        self.journal = OpJournal()
         self.modules = ModuleStack()
         self.noticed = Noticed()
         self.births: dict[int, TracedBirth] = {}

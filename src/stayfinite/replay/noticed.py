@@ -12,7 +12,7 @@ import torch
 
 from stayfinite.findings.subjects.run_record import Comparison, Place, RoundedIntegers
 from stayfinite.findings.subjects.traced_birth import TracedBirth
-from stayfinite.replay.journal import Entry
+from stayfinite.replay.op_journal import Entry
 from stayfinite.replay.running import Running
 from stayfinite.replay.sites import Site, written_by_user
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from stayfinite.replay.journal import Entry, memory_key
 from stayfinite.replay.measure import measurable
+from stayfinite.replay.op_journal import Entry, memory_key
 from stayfinite.replay.operations import Operation, named_arguments, tensors_of, writes_a_bad_number
 from stayfinite.replay.sites import Site
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from stayfinite.replay.journal import Entry
 from stayfinite.replay.measure import is_plain
+from stayfinite.replay.op_journal import Entry
 
 _KEPT = 100_000
 

@@ -13,8 +13,8 @@ from stayfinite.findings.subjects.failed_step import FailedStep, Failure, Sink
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.follower import Follower
-from stayfinite.replay.journal import Entry
 from stayfinite.replay.measure import account, is_bad, is_plain
+from stayfinite.replay.op_journal import Entry
 
 _PATH_LONGEST = 40
 _BENIGN_KEPT = 16

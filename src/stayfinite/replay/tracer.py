@@ -24,8 +24,8 @@ from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.follower import Follower
 from stayfinite.replay.installing import compiled_code_runs_eagerly, fast_paths_stay, pop_mode, push_mode
-from stayfinite.replay.journal import NO_ROOTS, Entry
 from stayfinite.replay.noticed import Arrival, Raised, Retained
+from stayfinite.replay.op_journal import NO_ROOTS, Entry
 from stayfinite.replay.sites import Site, called_by_user, user_site
 from stayfinite.replay.slice import failed_step, find_sink, hidden_births
 

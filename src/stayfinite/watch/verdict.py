@@ -14,7 +14,7 @@ from stayfinite.watch.losses import Loss
 
 
 @dataclass(slots=True)
-class Verdict:
+class StepVerdict:
     """What the host knows of one step. Numbers of several ranks are joined so that all of them decide alike."""
 
     loss: float | None  # the mean over ranks; None if no loss was seen
@@ -87,7 +87,7 @@ class Numbers:
             numbers = torch.cat([numbers.to(self._shared.dtype), self._shared.flatten()])
         self._fetch = Fetch(numbers)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> StepVerdict:
         """Wait for the numbers, if they have not arrived, and read them."""
         if self._fetch is None:
             self.send()
@@ -115,7 +115,7 @@ class Numbers:
         def worst(name: str, column: int) -> float | None:
             return _worst([row[column] for row in rows] or [extra[name]]) if name in extra else None
 
-        return Verdict(
+        return StepVerdict(
             loss=sum(seen) / len(seen) if seen else None,
             components=known,
             grad_norm=_worst(norms),

@@ -16,7 +16,7 @@ from stayfinite.watch.losses import Loss
 from stayfinite.watch.observed import ranges
 from stayfinite.watch.sentinel import Reading, read
 from stayfinite.watch.updates import UpdateSampler
-from stayfinite.watch.verdict import Numbers, Verdict
+from stayfinite.watch.verdict import Numbers, StepVerdict
 
 Trouble = Literal["setting", "scale", "loss", "gradient", "update", "spike"]
 _FACTORS = {"loss": 1.5, "gradient norm": 4.0, "update": 10.0}
@@ -106,7 +106,7 @@ class Watcher:
         self._update_ratio = self._sampler.after()
 
     @staticmethod
-    def trouble(verdict: Verdict) -> Trouble | None:
+    def trouble(verdict: StepVerdict) -> Trouble | None:
         """What of the step is not finite."""
         if not verdict.scale_is_finite:
             return "scale"
@@ -114,16 +114,16 @@ class Watcher:
             return "loss"
         return None if verdict.norm_is_finite else "gradient"
 
-    def jumps(self, verdict: Verdict) -> dict[str, spikes.Spike]:
+    def jumps(self, verdict: StepVerdict) -> dict[str, spikes.Spike]:
         """Which of the step's numbers stand out from the recent ones."""
         found = {name: spikes.judge(self._spikes[name], value) for name, value in _values(verdict).items()}
         return {name: spike for name, spike in found.items() if spike is not None}
 
-    def is_spike(self, verdict: Verdict) -> bool:
+    def is_spike(self, verdict: StepVerdict) -> bool:
         """Loss and gradient norm jump together: a bad batch. One of them alone is the noise of a healthy run."""
         return {"loss", "gradient norm"} <= set(self.jumps(verdict))
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: StepVerdict) -> None:
         """The step was applied: its numbers are now part of what is normal."""
         for name, value in _values(verdict).items():
             self._spikes[name], _ = spikes.update(self._spikes[name], value)
@@ -134,6 +134,6 @@ class Watcher:
         self._update_ratio = None
 
 
-def _values(verdict: Verdict) -> dict[str, float]:
+def _values(verdict: StepVerdict) -> dict[str, float]:
     values = {"loss": verdict.loss, "gradient norm": verdict.grad_norm, "update": verdict.update_ratio}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Journal: what a run leaves on disk as it goes. run.jsonl line by line, and a folder for every incident."""
+"""RunFiles: what a run leaves on disk as it goes. run.jsonl line by line, and a folder for every incident."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stayfinite.findings import Incident, Json
 from stayfinite.watch.environment import memory_mb
 from stayfinite.watch.incidents import Filed, IncidentFolder
 from stayfinite.watch.recorder import Recorder
-from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.verdict import StepVerdict
 
 
-class Journal:
+class RunFiles:
     """Lines with an "event" tell of the run; the others are one a step."""
 
     def __init__(self, run_dir: Path, device: torch.device, listeners: Sequence[Any]) -> None:
@@ -31,7 +31,13 @@ class Journal:
         return list(self._recorder.history)
 
     def step(
-        self, step: int, verdict: Verdict, rates: list[float], started: float, action: str, what: str | None
+        self,
+        step: int,
+        verdict: StepVerdict,
+        rates: list[float],
+        started: float,
+        action: str,
+        what: str | None,
     ) -> dict[str, Any]:
         line: dict[str, Any] = {"step": step, "loss": verdict.own_loss}
         if verdict.components:

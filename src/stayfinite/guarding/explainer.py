@@ -1,4 +1,4 @@
-"""Explaining: a refused step becomes an incident that says what went wrong, where and why."""
+"""Explainer: a refused step becomes an incident that says what went wrong, where and why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stayfinite.watch.environment import environment
 from stayfinite.watch.optimizer_facts import optimizer_facts
 
 
-class Explaining:
+class Explainer:
     """Decides which refused steps are worth following op by op, and tells what is known of each."""
 
     def __init__(self, run: GuardedRun, *, locates: bool) -> None:
@@ -45,10 +45,10 @@ class Explaining:
         try:
             return Replay(self._run.recovery, attempt).of_functions()
         except LateBinding as obstacle:
-            self._run.telling.tell("warning", f"the refused step was not replayed: {obstacle}")
+            self._run.reporter.tell("warning", f"the refused step was not replayed: {obstacle}")
             return None
         except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
-            self._run.telling.tell(
+            self._run.reporter.tell(
                 "warning", f"the replay of a refused step failed: {type(error).__name__}: {error}"
             )
             return None
@@ -63,25 +63,25 @@ class Explaining:
         goes_on: bool,
     ) -> None:
         """Explain what happened, keep it with the run, and show it the first time."""
-        telling = self._run.telling
+        reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
         machine = environment(self._run.device)
-        result.incident = _explain(refused, evidence, attempt.optimizers, action, telling.history, machine)
-        telling.of_incident(result.incident, goes_on=goes_on)
+        result.incident = _explain(refused, evidence, attempt.optimizers, action, reporter.history, machine)
+        reporter.of_incident(result.incident, goes_on=goes_on)
 
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
         run = self._run
-        refused, history = facts.of_state(run.telling.step, run.health), run.telling.history
+        refused, history = facts.of_state(run.reporter.step, run.health), run.reporter.history
         incident = _explain(refused, None, run.state.optimizers, action, history, environment(run.device))
-        run.telling.of_incident(incident, goes_on=False)
+        run.reporter.of_incident(incident, goes_on=False)
 
     def mended(self) -> None:
         """Say that a body without an update had left bad buffers, which are as they were before it."""
-        telling = self._run.telling
-        telling.tell(
+        reporter = self._run.reporter
+        reporter.tell(
             "mended",
-            f"before step {telling.step}: a batch that was not trained on left NaN or Inf in buffers; they are as "
+            f"before step {reporter.step}: a batch that was not trained on left NaN or Inf in buffers; they are as "
             "before",
         )
 

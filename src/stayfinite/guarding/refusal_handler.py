@@ -1,25 +1,27 @@
-"""Refusals: what follows from trouble. The step is undone, the ladder is asked, and what it says is done."""
+"""RefusalHandler: what follows from trouble. The step is undone, the ladder is asked, and what it says is done."""
 
 from __future__ import annotations
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
-from stayfinite.guarding.explain import Explaining
+from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.leave_out import can_do_without
+from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
-from stayfinite.guarding.upkeep import Upkeep
 from stayfinite.recover import RunStopped, consensus
 from stayfinite.report.refusal import sentence
 
 
-class Refusals:
+class RefusalHandler:
     """Leaves the run as if a refused step had not been, or brings it back to where it was good."""
 
-    def __init__(self, run: GuardedRun, owner: StepOwner, explaining: Explaining, upkeep: Upkeep) -> None:
-        self._run, self._owner, self._explaining, self._upkeep = run, owner, explaining, upkeep
-        self._recovery, self._telling = run.recovery, run.telling
+    def __init__(
+        self, run: GuardedRun, owner: StepOwner, explainer: Explainer, maintenance: Maintenance
+    ) -> None:
+        self._run, self._owner, self._explainer, self._maintenance = run, owner, explainer, maintenance
+        self._recovery, self._reporter = run.recovery, run.reporter
 
     # -- an overflow that the scaler expects
 
@@ -40,7 +42,7 @@ class Refusals:
         """Count and record it."""
         self._recovery.ladder.backoff()
         counters = self._recovery.ladder.counters
-        return self._telling.of_step(outcome.attempt, outcome.verdict, counters, "backoff", applied=False)
+        return self._reporter.of_step(outcome.attempt, outcome.verdict, counters, "backoff", applied=False)
 
     # -- undo
 
@@ -60,7 +62,7 @@ class Refusals:
         scaling = self._recovery.scaling
         scaling.settle_refusal()
         if (repaired := scaling.repair()) is not None:
-            self._telling.tell("repair", repaired)
+            self._reporter.tell("repair", repaired)
 
     def facts(self, outcome: Outcome) -> FailedStep:
         """All that is known of the step without replaying it."""
@@ -70,7 +72,7 @@ class Refusals:
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
             verdict.bad_components = consensus.union(verdict.bad_components, run.device)
         return facts.gather(
-            self._telling.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
+            self._reporter.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
         )
 
     def mend_buffers(self) -> bool:
@@ -80,7 +82,7 @@ class Refusals:
         """
         mended = self._put_back_bad_buffers()
         if mended:
-            self._explaining.mended()
+            self._explainer.mended()
         return mended
 
     def _put_back_bad_buffers(self) -> bool:
@@ -114,8 +116,8 @@ class Refusals:
         if action == "rollback" and not self._recovery.last_good.available:
             action = "stop"
         what = sentence(refused)
-        self._telling.say(f"step {self._telling.step}: {what}. Action: {action}.")
-        result = self._telling.of_step(
+        self._reporter.say(f"step {self._reporter.step}: {what}. Action: {action}.")
+        result = self._reporter.of_step(
             outcome.attempt, outcome.verdict, ladder.counters, action, applied=False, what=what
         )
         return Refusal(refused, outcome.attempt, action, what, result, first)
@@ -123,17 +125,17 @@ class Refusals:
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Write the incident, show it, and do what the ladder said."""
         goes_on = not refusal.first and evidence is None
-        self._explaining.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
+        self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":
-            self._telling.tell("lower-lr", self._recovery.lower_rates())
+            self._reporter.tell("lower-lr", self._recovery.lower_rates())
         elif refusal.action == "rollback":
-            self._telling.tell("rollback", self._recovery.roll_back(self._telling.step))
+            self._reporter.tell("rollback", self._recovery.roll_back(self._reporter.step))
             self._run.watcher.forget()
         elif refusal.action == "stop":
             self._stop(refusal.what)
 
     def _stop(self, why: str) -> None:
         """End the run with a clean checkpoint and a message that says what to do next."""
-        saved, ladder = self._upkeep.clean_checkpoint(), self._recovery.ladder
-        message = self._telling.of_the_end(ladder.reason_to_stop(), why, ladder.counters, saved)
+        saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
+        message = self._reporter.of_the_end(ladder.reason_to_stop(), why, ladder.counters, saved)
         raise RunStopped(message, str(saved) if saved else None)

@@ -1,4 +1,4 @@
-"""Telling: what a run says, to a person on the terminal and to its record on disk."""
+"""RunReporter: what a run says, to a person on the terminal and to its record on disk."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stayfinite.recover.ladder import Counters
 from stayfinite.report.html.incident_page import write_incident_page
 from stayfinite.report.progress import Progress
 from stayfinite.report.refusal import cause_and_fix
-from stayfinite.watch.journal import Journal
-from stayfinite.watch.verdict import Verdict
+from stayfinite.watch.run_files import RunFiles
+from stayfinite.watch.verdict import StepVerdict
 
 
-class Telling:
+class RunReporter:
     """Counts the steps, too: a step exists once it is on record."""
 
     def __init__(self, run_dir: Path, device: torch.device, listeners: Sequence[Any], *, quiet: bool) -> None:
-        self._journal = Journal(run_dir, device, listeners)
+        self._journal = RunFiles(run_dir, device, listeners)
         self._progress = Progress(quiet)
         self.step = 0
         self.path = self._journal.path
@@ -53,7 +53,7 @@ class Telling:
     def of_step(
         self,
         attempt: Attempt,
-        verdict: Verdict,
+        verdict: StepVerdict,
         counters: Counters,
         action: str,
         *,

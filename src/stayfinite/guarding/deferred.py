@@ -10,7 +10,7 @@ from stayfinite.recover.rng import RngState
 from stayfinite.watch.risk import update_may_break
 
 
-class Unseen:
+class DeferredUpdate:
     """Holds the one update whose verdict is still on its way."""
 
     def __init__(self, run: GuardedRun) -> None:

@@ -98,7 +98,7 @@ def _gone(reference: StorageWeakRef) -> bool:
     return bool(reference.expired())  # type: ignore[no-untyped-call]
 
 
-class Journal:
+class OpJournal:
     """Entries by number, and the last entry written to each storage."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Upkeep: what is done between two steps, when all state is whole. Looks, copies, saves; and the way back in."""
+"""Maintenance: what is done between two steps, when all state is whole. Looks, copies, saves; and the way back in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from stayfinite.guarding import saving
-from stayfinite.guarding.explain import Explaining
+from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import CheckpointError, consensus
 from stayfinite.recover.position import DataPosition
@@ -31,13 +31,13 @@ class Intervals:
     keep: int
 
 
-class Upkeep:
+class Maintenance:
     """Owns the checkpoints and the position in the data."""
 
-    def __init__(self, run: GuardedRun, explaining: Explaining, intervals: Intervals) -> None:
-        self._run, self._explaining, self._intervals = run, explaining, intervals
+    def __init__(self, run: GuardedRun, explainer: Explainer, intervals: Intervals) -> None:
+        self._run, self._explainer, self._intervals = run, explainer, intervals
         self._state, self._health, self._probe = run.state, run.health, run.probe
-        self._recovery, self._watcher, self._telling = run.recovery, run.watcher, run.telling
+        self._recovery, self._watcher, self._reporter = run.recovery, run.watcher, run.reporter
         self._last = -1
         self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
@@ -46,12 +46,12 @@ class Upkeep:
         """An epoch; it begins with a look at the run's health."""
         seen = self._probe.look("epoch")
         if seen.is_bad:
-            self._telling.tell("warning", f"epoch {self.position.epoch} begins, but {seen}")
+            self._reporter.tell("warning", f"epoch {self.position.epoch} begins, but {seen}")
         yield from self.position.batches(loader)
 
     def before_step(self) -> None:
         """Do what is due before this step, once."""
-        step, due = self._telling.step, self._intervals
+        step, due = self._reporter.step, self._intervals
         if step == self._last:
             return
         self._last = step
@@ -74,25 +74,25 @@ class Upkeep:
         names = self._bad_names()
         if not names:
             return True
-        step, last_good = self._telling.step, self._recovery.last_good
+        step, last_good = self._reporter.step, self._recovery.last_good
         what = f"before step {step}: {listed(names)}"
         beyond_repair = not last_good.available or any(
             kind == "parameter" for kind, name, _ in self._named(names)
         )
-        self._explaining.bad_state("rollback" if beyond_repair and last_good.available else "none")
+        self._explainer.bad_state("rollback" if beyond_repair and last_good.available else "none")
         if not last_good.available:
-            self._telling.tell("warning", f"{what} holds NaN or Inf, and there is no copy to repair it from")
+            self._reporter.tell("warning", f"{what} holds NaN or Inf, and there is no copy to repair it from")
         elif beyond_repair:
             back = self._recovery.roll_back(step)
             self._watcher.forget()
-            self._telling.tell("rollback", f"{what} held NaN or Inf; {back}")
+            self._reporter.tell("rollback", f"{what} held NaN or Inf; {back}")
         else:
             last_good.put_back([tensor for _, _, tensor in self._whole_entries(names)])
             left = self._bad_names()
             how = (
                 f"as at step {last_good.step} again" if not left else f"{listed(left)} could not be repaired"
             )
-            self._telling.tell("repair", f"{what} held NaN or Inf; {how}")
+            self._reporter.tell("repair", f"{what} held NaN or Inf; {how}")
             return not left
         return False
 
@@ -117,7 +117,7 @@ class Upkeep:
         """May the state as it is now become the one to go back to? The same answer on every rank."""
         seen = self._probe.look("snapshot")
         if seen.is_bad:
-            self._telling.tell(
+            self._reporter.tell(
                 "warning", f"the state of step {step} does not become the last good one: {seen}"
             )
         return not self._run.any_rank(seen.is_bad)
@@ -129,7 +129,7 @@ class Upkeep:
             what = f"the state could not be copied ({type(error).__name__}: {error})"
             if what != self._obstacle:
                 self._obstacle = what
-                self._telling.tell(
+                self._reporter.tell(
                     "warning",
                     f"step {step}: {what}, so there is nothing new to roll back to",
                 )
@@ -142,13 +142,13 @@ class Upkeep:
             raise CheckpointError(
                 f"{path} was not written: {seen}. A checkpoint that was there before is untouched."
             )
-        saving.save(path, self._state, self._health, self._telling.step, self.position, self._recovery)
+        saving.save(path, self._state, self._health, self._reporter.step, self.position, self._recovery)
         return path
 
     def state_dict(self) -> dict[str, Any]:
         """What the guard knows beside the state of model, optimizers, schedulers and scaler."""
         return {
-            "step": self._telling.step,
+            "step": self._reporter.step,
             "data": self.position.state_dict(),
             "guard": saving.memory_of(self._recovery),
             "rng": self.position.rng().to_saved(),
@@ -163,7 +163,7 @@ class Upkeep:
             raise CheckpointError(
                 f"this is no state of a guard ({type(error).__name__}: {error}); pass what guard.state_dict() gave"
             ) from error
-        self._telling.step = step
+        self._reporter.step = step
         self.position.load_state_dict(data)
         rng.restore()
         self._watcher.forget()
@@ -176,7 +176,7 @@ class Upkeep:
     def save_numbered(self) -> Path:
         """The same under the step's number; older ones go."""
         return saving.save_numbered(
-            self._run.folder / "snapshots", self._telling.step, self._intervals.keep, self.save
+            self._run.folder / "snapshots", self._reporter.step, self._intervals.keep, self.save
         )
 
     def _save_if_possible(self) -> None:
@@ -184,22 +184,22 @@ class Upkeep:
         try:
             self.save_numbered()
         except CheckpointError as error:
-            self._telling.tell("warning", str(error))
+            self._reporter.tell("warning", str(error))
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     def restore(self, path: Path, resume_lr: str) -> None:
         """Load a verified checkpoint into the live run, and say whose learning rates are used."""
-        self._telling.step, text = saving.load(
+        self._reporter.step, text = saving.load(
             path, self._state, self._health, self.position, self._recovery, resume_lr
         )
         self._watcher.forget()
-        self._telling.tell("restore", text)
+        self._reporter.tell("restore", text)
         seen = self._probe.look("restore")
         if seen.is_bad:
             self._recovery.last_good.forget()
-            self._telling.tell("warning", f"{path} is restored, but {seen}; restore an older one")
+            self._reporter.tell("warning", f"{path} is restored, but {seen}; restore an older one")
         else:
-            self._keep(self._telling.step)
+            self._keep(self._reporter.step)
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
@@ -211,5 +211,5 @@ class Upkeep:
         try:
             return self.save_numbered()
         except CheckpointError as error:
-            self._telling.tell("warning", str(error))
+            self._reporter.tell("warning", str(error))
             return None
