@@ -12,7 +12,7 @@ import torch
 
 from stayfinite.findings import Incident, Severity
 from stayfinite.launch.options import Options
-from stayfinite.launch.script import Outcome
+from stayfinite.launch.script import ScriptEnd
 from stayfinite.launch.session import Session
 
 Watched = Callable[..., tuple[Session, list[Incident]]]
@@ -32,7 +32,7 @@ def watched(tmp_path: Path) -> Watched:
             names = {"__name__": "__main__"}  # alive until the end, as a script's own names are
             exec(compile(path.read_text(), str(path), "exec"), names)
         finally:
-            incidents = session.finish(Outcome(0))
+            incidents = session.finish(ScriptEnd(0))
         assert not session.tracer.follower.trouble
         return session, incidents
 
@@ -88,7 +88,7 @@ def test_one_failure_is_one_incident(watched: Watched) -> None:
     session, incidents = watched(LOOP.format(bad=3, check=""))
     assert len(incidents) == 1
     assert incidents[0].birth is not None and incidents[0].birth.kind == "nan"
-    assert session.watch.suspicions.all[0].count > 1
+    assert session.detector.suspicions.all[0].count > 1
     assert [record["step"] for record in incidents[0].history] == [0, 1, 2, 3]
 
 

@@ -15,7 +15,7 @@ from stayfinite.launch import beginning, second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.records import write, write_end
-from stayfinite.launch.script import Outcome, run_as_main
+from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
 
 __all__ = ["Options", "run"]
@@ -34,7 +34,7 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
     session = Session(options, observed)
     reported = False
 
-    def finish(outcome: Outcome) -> None:
+    def finish(outcome: ScriptEnd) -> None:
         nonlocal reported
         if reported:
             return
@@ -60,7 +60,7 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
 
 
 def _conclude(
-    session: Session, options: Options, start: Beginning, outcome: Outcome
+    session: Session, options: Options, start: Beginning, outcome: ScriptEnd
 ) -> tuple[list[Incident], list[str]]:
     """The incidents of the run, located by a second run where the first was not traced."""
     incidents, remarks = session.finish(outcome), list(session.remarks())
@@ -68,7 +68,7 @@ def _conclude(
         return incidents, remarks
     if options.locate == "off":
         return [*session.unlocated("--locate off"), *incidents], remarks
-    failure = second_run.Failure(session.failing_step, session.seconds_to_failure)
+    failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure)
     reason = second_run.obstacle(options, start, failure)
     if reason is not None:
         return [*session.unlocated(reason), *incidents], remarks
@@ -87,13 +87,13 @@ def _say(text: str) -> None:
     print(f"stayfinite: {text}", file=sys.stderr, flush=True)
 
 
-def _flush_before_hard_exit(finish: Callable[[Outcome], None]) -> None:
+def _flush_before_hard_exit(finish: Callable[[ScriptEnd], None]) -> None:
     """os._exit skips everything; write the record first. A forked child leaves as it always did."""
     real, process = os._exit, os.getpid()
 
     def leave(code: int) -> None:
         if os.getpid() == process:
-            finish(Outcome(code))
+            finish(ScriptEnd(code))
         real(code)
 
     os._exit = leave  # type: ignore[assignment]

@@ -45,14 +45,14 @@ class SecondRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailurePoint:
     """When the first run failed."""
 
     step: int
     seconds: float
 
 
-def obstacle(options: Options, beginning: Beginning, failure: Failure) -> str | None:
+def obstacle(options: Options, beginning: Beginning, failure: FailurePoint) -> str | None:
     """Why there is no second run, as the end of a sentence; None if there can be one."""
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         return "the script runs on several ranks"
@@ -93,7 +93,7 @@ def _room_on_accelerator() -> bool:
 
 
 def run_again(
-    options: Options, beginning: Beginning, failure: Failure, say: Callable[[str], None]
+    options: Options, beginning: Beginning, failure: FailurePoint, say: Callable[[str], None]
 ) -> SecondRun:
     """Run the script again under the tracer; its output is thrown away.
 
@@ -127,7 +127,7 @@ def _came_from_before(incident: Incident) -> bool:
 
 
 def _run(
-    options: Options, beginning: Beginning, failure: Failure, first: int, end: float, kind: Kind
+    options: Options, beginning: Beginning, failure: FailurePoint, first: int, end: float, kind: Kind
 ) -> SecondRun:
     past, unlike = beginning.files.past()
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
@@ -168,7 +168,9 @@ def _read_incidents(output: Path) -> list[Incident]:
     return [Incident.from_json(item) for item in data["incidents"]]
 
 
-def _reason(done: ProcessResult, told: dict[str, Any], failure: Failure, limit: float, reached: bool) -> str:
+def _reason(
+    done: ProcessResult, told: dict[str, Any], failure: FailurePoint, limit: float, reached: bool
+) -> str:
     """One sentence: what became of the second run."""
     if done.status == "timed out":
         return f"the second run timed out after {limit:.0f} s"

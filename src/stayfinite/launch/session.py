@@ -18,16 +18,16 @@ from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import Place, RunRecord
 from stayfinite.hooks import listen
-from stayfinite.launch import state_scan
+from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.file_changes import FileChanges
-from stayfinite.launch.keeping import Keeper
-from stayfinite.launch.observers import Observers
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
-from stayfinite.launch.run_log import RunLog
-from stayfinite.launch.script import Outcome, without_our_frames
+from stayfinite.launch.script import ScriptEnd, without_our_frames
+from stayfinite.launch.script_training import ScriptTraining
 from stayfinite.launch.suspicions import Suspicion
-from stayfinite.launch.watch import Watch
+from stayfinite.observers import state_scan
+from stayfinite.observers.history import RunHistory
+from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
@@ -41,14 +41,14 @@ class Session:
 
     def __init__(self, options: Options, files: FileChanges | None = None) -> None:
         self.options, self._files = options, files
-        self.log = RunLog()
+        self.log = RunHistory()
         self.tracer = Tracer()
-        self.observers = Observers(self.log, self.tracer)
-        self.watch = Watch(self.observers)
+        self.observers = RunObservers(self.log, self.tracer)
+        self.detector = FailureDetector(self.observers)
         self.folder = RunFolder(options.run_dir)
-        self.keeper = self._make_keeper()
+        self.training = self._make_training()
 
-    def _make_keeper(self) -> Keeper | None:
+    def _make_training(self) -> ScriptTraining | None:
         """Who refuses bad steps. A run that is traced from its first op is only watched, as is `--policy watch`."""
         options = self.options
         if options.policy == "watch" or options.traced:
@@ -62,13 +62,13 @@ class Session:
             policy = replace(
                 policy, spikes="ignore"
             )  # a script that asked for nothing keeps its healthy steps
-        return Keeper(self.observers, self.watch, policy, options, self.folder)
+        return ScriptTraining(self.observers, self.detector, policy, options, self.folder)
 
     def start(self) -> None:
         self.observers.install()
-        self.watch.install()
-        if self.keeper is not None:
-            self.keeper.install()
+        self.detector.install()
+        if self.training is not None:
+            self.training.install()
         if self._files is not None:
             self.observers.listening.add(listen("file_save", self._saving))
         if self.options.traced and self.options.trace_from_step:
@@ -97,18 +97,18 @@ class Session:
         if options.stop_after_step is not None and self.log.step > options.stop_after_step:
             os._exit(0)  # through the replaced _exit: what was found is written first
 
-    def finish(self, outcome: Outcome) -> list[Incident]:
+    def finish(self, outcome: ScriptEnd) -> list[Incident]:
         """Judge what was seen and say what failed."""
         traced = self.tracer.active
-        self.watch.note_arrivals()
-        self.watch.note_raised()
+        self.detector.note_arrivals()
+        self.detector.note_raised()
         if outcome.error is not None and not outcome.interrupted:
             self._note_uncaught(outcome.error)
         if traced:
-            self.watch.note_results()
+            self.detector.note_results()
         self.tracer.stop()
-        if self.keeper is not None:
-            self.keeper.remove()
+        if self.training is not None:
+            self.training.remove()
         self.observers.remove()
         gc.collect()  # a model that the script let go of is no longer part of its state
         self._note_poisoned_state()
@@ -117,25 +117,25 @@ class Session:
         found = [self._incident(suspicion) for suspicion in failed]
         if not found and not cut_short:  # a second run that ended early says nothing of the whole
             found = [self._silent()]
-        found += [self._incident(suspicion, handled=True) for suspicion in self.watch.suspicions.handled()]
+        found += [self._incident(suspicion, handled=True) for suspicion in self.detector.suspicions.handled()]
         return [incident for incident in found if incident is not None][: self.options.max_incidents]
 
     def close(self, incidents: list[Incident]) -> None:
         """Say in the incidents what was done about them, and keep the folder of the run if it is worth keeping."""
         for incident in incidents:
-            if self.keeper is not None and incident.step in self.keeper.actions:
-                incident.action = self.keeper.actions[incident.step]
-        self.folder.close(keep=self.keeper is not None and self.keeper.refused > 0)
+            if self.training is not None and incident.step in self.training.actions:
+                incident.action = self.training.actions[incident.step]
+        self.folder.close(keep=self.training is not None and self.training.refused > 0)
 
     @property
     def most_refused(self) -> bool:
         """Fewer updates were applied than an exit code of 0 allows."""
-        counts = self.keeper.counts if self.keeper is not None else None
+        counts = self.training.counts if self.training is not None else None
         asked = counts.applied + counts.skipped if counts is not None else 0
         return counts is not None and asked > 0 and counts.applied < self.options.fail_under * asked
 
     def failures(self) -> list[Suspicion]:
-        return self.watch.suspicions.failures(trained=self.log.optimizer_steps > 0)
+        return self.detector.suspicions.failures(trained=self.log.optimizer_steps > 0)
 
     @property
     def needs_second_run(self) -> bool:
@@ -178,43 +178,43 @@ class Session:
         """What the reader of a report should know besides the incidents."""
         if self.tracer.follower.trouble:
             yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
-        if self.keeper is not None:
+        if self.training is not None:
             finite = not any(tensor.owner == "parameter" for tensor in self._state)
-            yield from self.keeper.remarks(weights_are_finite=finite)
+            yield from self.training.remarks(weights_are_finite=finite)
 
     def _note_uncaught(self, error: BaseException) -> None:
         if self.observers.files.raised(error):
             return  # a damaged file is a failure by itself, and no value is to blame
         place = place_of(error)
         failure = Failure(type(error).__name__, str(error), place)
-        for suspicion in self.watch.suspicions.all:
+        for suspicion in self.detector.suspicions.all:
             if suspicion.caught and suspicion.evidence is not None:
                 suspicion.caught, suspicion.progress = False, False
                 suspicion.evidence = replace(suspicion.evidence, failure=failure)
                 return
         if not self.tracer.active:
             if _is_about_values(error):
-                self.watch.suspicions.add(Suspicion("exception", self.log.step, None))
+                self.detector.suspicions.add(Suspicion("exception", self.log.step, None))
             return
         evidence = self.tracer.failure_of(failure)
         if evidence is not None and evidence.birth is not None and evidence.birth.transition != "deliberate":
             run = RunRecord(history=self.log.so_far())
             evidence = replace(evidence, step=self.log.step, run=run)
-            self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
+            self.detector.suspicions.add(Suspicion("exception", self.log.step, evidence))
             return
         evidence = FailedStep(self.log.step, "forward", "exception", failure=failure)
         if explain(evidence):  # no bad value, but a rule knows the error
-            self.watch.suspicions.add(Suspicion("exception", self.log.step, evidence))
+            self.detector.suspicions.add(Suspicion("exception", self.log.step, evidence))
 
     def _note_poisoned_state(self) -> None:
         """Weights that are bad at the end, however they became so, are a failure."""
         self._state = state_scan.scan(self.observers.optimizers, self.tracer, self.log.step)
         trained = [t for t in self._state if t.owner in ("parameter", "optimizer state") and t.nan]
         kept = [t for t in self._state if t.owner == "average" or "running_" in t.name]
-        if kept and self.watch.suspicions.outlasts():
+        if kept and self.detector.suspicions.outlasts():
             return  # the script dropped a bad step, and its traces are still there
-        if trained and not self.watch.suspicions.all:
-            self.watch.suspicions.add(Suspicion("parameter", self.log.step, None, touched_state=True))
+        if trained and not self.detector.suspicions.all:
+            self.detector.suspicions.add(Suspicion("parameter", self.log.step, None, touched_state=True))
 
     def _incident(self, suspicion: Suspicion, *, handled: bool = False) -> Incident | None:
         if suspicion.evidence is None:

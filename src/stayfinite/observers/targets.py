@@ -10,13 +10,13 @@ import torch
 
 from stayfinite.findings.subjects.run_record import Place, TargetFacts
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.run_log import here
+from stayfinite.observers.history import here
 from stayfinite.replay.measure import measurable
 
 _FIRST, _THEN_EVERY = 4, 64
 
 
-class Targets:
+class TargetObserver:
     """The range of what each line gave as a target; the first calls are looked at, then one in 64."""
 
     def __init__(self, only_looking: Callable[[], AbstractContextManager[None]]) -> None:

@@ -17,9 +17,9 @@ import torch
 
 from stayfinite.findings.subjects.run_record import Place, Resume
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.optimizers import Optimizers, rate_of
-from stayfinite.launch.run_log import RunLog, here
-from stayfinite.launch.twins import Signature, signature_of
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.optimizers import OptimizerObserver, rate_of
+from stayfinite.observers.replica_optimizers import Signature, signature_of
 from stayfinite.replay.measure import is_plain
 
 _SAVES_KEPT, _RESUMES_KEPT = 16, 16
@@ -61,11 +61,11 @@ class _Loading:
     resumed: set[int] = field(default_factory=set)  # optimizers that stepped since
 
 
-class Resumes:
+class ResumeObserver:
     """Optimizers that began with weights from a checkpoint."""
 
     def __init__(
-        self, log: RunLog, optimizers: Optimizers, quiet: Callable[[], AbstractContextManager[Any]]
+        self, log: RunHistory, optimizers: OptimizerObserver, quiet: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         self._log, self._optimizers, self._quiet = log, optimizers, quiet
         self._losses: dict[int, tuple[weakref.ref[torch.optim.Optimizer], deque[float]]] = {}

@@ -12,15 +12,15 @@ import torch
 
 from stayfinite.findings.subjects.run_record import Place, ScalerFacts
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.optimizers import Optimizers, rate_of
-from stayfinite.launch.run_log import RunLog, here
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.optimizers import OptimizerObserver, rate_of
 
 _FIRST = 10
 _NOWHERE = Place()
 
 
 @dataclass(slots=True)
-class Watched:
+class ObservedScaler:
     """One scaler over its life."""
 
     scaler: weakref.ref[Any]
@@ -46,12 +46,12 @@ class Watched:
     skipped_now: bool = False
 
 
-class Scalers:
+class ScalerObserver:
     """All scalers of a run."""
 
-    def __init__(self, log: RunLog, optimizers: Optimizers) -> None:
+    def __init__(self, log: RunHistory, optimizers: OptimizerObserver) -> None:
         self._log, self._optimizers = log, optimizers
-        self.known: list[Watched] = []
+        self.known: list[ObservedScaler] = []
         self._stepping_now = False
         self._scaled_losses: list[
             tuple[weakref.ref[torch.Tensor], torch.Tensor]
@@ -72,8 +72,8 @@ class Scalers:
         ):
             listening.add(listen(event, around))
 
-    def find(self, scaler: Any) -> Watched | None:
-        return next((watched for watched in self.known if watched.scaler() is scaler), None)
+    def find(self, scaler: Any) -> ObservedScaler | None:
+        return next((seen for seen in self.known if seen.scaler() is scaler), None)
 
     def _created(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
         original(scaler, *args, **kwargs)
@@ -81,21 +81,21 @@ class Scalers:
             return
         earlier = next((w.scale for w in reversed(self.known) if w.steps), None)
         start = float(getattr(scaler, "_init_scale", 0.0))
-        self.known.append(Watched(weakref.ref(scaler), here(), start, earlier, start))
+        self.known.append(ObservedScaler(weakref.ref(scaler), here(), start, earlier, start))
 
     def _loading(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = self.find(scaler)
-        if watched is not None:
-            watched.loaded = True
+        seen = self.find(scaler)
+        if seen is not None:
+            seen.loaded = True
         return original(scaler, *args, **kwargs)
 
     def _scaling(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = self.find(scaler)
-        if watched is not None:
-            watched.scaled, watched.unscaled, watched.stepped = True, set(), set()
-            watched.scale = self._log.scale = self._scale_of(scaler)
+        seen = self.find(scaler)
+        if seen is not None:
+            seen.scaled, seen.unscaled, seen.stepped = True, set(), set()
+            seen.scale = self._log.scale = self._scale_of(scaler)
         result = original(scaler, *args, **kwargs)
-        if watched is not None and isinstance(result, torch.Tensor):
+        if seen is not None and isinstance(result, torch.Tensor):
             given = args[0] if args else kwargs.get("outputs")
             if isinstance(given, torch.Tensor) and result.numel() == 1:
                 self._scaled_losses = [*self._scaled_losses[-7:], (weakref.ref(result), given.detach())]
@@ -113,9 +113,9 @@ class Scalers:
             self._looking = False
 
     def _reading(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = self.find(scaler)
-        if watched is not None and not self._looking:
-            watched.scale_read += 1
+        seen = self.find(scaler)
+        if seen is not None and not self._looking:
+            seen.scale_read += 1
         return original(scaler, *args, **kwargs)
 
     def _gradient_of_scaled(self, original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,81 +124,81 @@ class Scalers:
             given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
             scaled = [loss for known, _ in self._scaled_losses if (loss := known()) is not None]
             if any(tensor is loss for tensor in given for loss in scaled):
-                for watched in self.known:
-                    if watched.scaled and watched.scaler() is not None:
-                        watched.penalties, watched.penalty = watched.penalties + 1, here()
+                for seen in self.known:
+                    if seen.scaled and seen.scaler() is not None:
+                        seen.penalties, seen.penalty = seen.penalties + 1, here()
         return original(outputs, *args, **kwargs)
 
     def _unscaling(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = self.find(scaler)
-        if watched is not None:
-            watched.unscaled.add(id(optimizer))
+        seen = self.find(scaler)
+        if seen is not None:
+            seen.unscaled.add(id(optimizer))
         return original(scaler, optimizer, *args, **kwargs)
 
     def _stepping(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = self.find(scaler)
+        seen = self.find(scaler)
         before = self._optimizers.find(optimizer).steps
         self._stepping_now = True
         try:
             result = original(scaler, optimizer, *args, **kwargs)
         finally:
             self._stepping_now = False
-        if watched is None:
+        if seen is None:
             return result
-        watched.steps += 1
-        watched.stepped.add(id(optimizer))
-        watched.skipped_now = self._optimizers.find(optimizer).steps == before
-        if watched.skipped_now:
-            watched.skipped += 1
-            watched.streak += 1
-            watched.skipped_first += int(watched.steps <= _FIRST)
-            watched.forward_bad += int(any(not math.isfinite(loss) for loss in self._log.current.losses))
+        seen.steps += 1
+        seen.stepped.add(id(optimizer))
+        seen.skipped_now = self._optimizers.find(optimizer).steps == before
+        if seen.skipped_now:
+            seen.skipped += 1
+            seen.streak += 1
+            seen.skipped_first += int(seen.steps <= _FIRST)
+            seen.forward_bad += int(any(not math.isfinite(loss) for loss in self._log.current.losses))
             self._optimizers.find(optimizer).stepped = here()
             self._log.close_step(rate_of(optimizer), None, applied=False)
             for tell in self.on_skip:
                 tell()
         else:
-            watched.streak = 0
+            seen.streak = 0
         return result
 
     def _updating(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(scaler, *args, **kwargs)
-        watched = self.find(scaler)
-        if watched is not None:
-            watched.scale = self._log.scale = self._scale_of(scaler)
-            watched.scaled, watched.stepped = False, set()
+        seen = self.find(scaler)
+        if seen is not None:
+            seen.scale = self._log.scale = self._scale_of(scaler)
+            seen.scaled, seen.stepped = False, set()
         return result
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps now; by itself, while its gradients are still scaled, it steps too far."""
-        if self._stepping_now or not any(watched.scaled for watched in self.known):
+        if self._stepping_now or not any(seen.scaled for seen in self.known):
             return
-        for watched in self.known:
-            watched.stepped_again += int(id(optimizer) in watched.stepped)
+        for seen in self.known:
+            seen.stepped_again += int(id(optimizer) in seen.stepped)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self.scale_in(parameters) is not None:
-            watched = next(w for w in self.known if w.scaled and w.scaler() is not None)
-            watched.bypassed += 1
+            seen = next(w for w in self.known if w.scaled and w.scaler() is not None)
+            seen.bypassed += 1
 
     def scheduler_stepped(self) -> None:
         """A scheduler steps now; after a refused step it runs ahead."""
-        for watched in self.known:
-            if watched.skipped_now:
-                watched.scheduler_stepped_on_skip += 1
-                watched.skipped_now = False
+        for seen in self.known:
+            if seen.skipped_now:
+                seen.scheduler_stepped_on_skip += 1
+                seen.skipped_now = False
 
     def scale_in(self, parameters: list[torch.Tensor]) -> float | None:
         """The loss scale that is still inside the gradients of these parameters."""
         wanted = {id(parameter) for parameter in parameters}
-        for watched in self.known:
-            if not watched.scaled or watched.scaler() is None:
+        for seen in self.known:
+            if not seen.scaled or seen.scaler() is None:
                 continue
             for number, other in self._optimizers.known.items():
                 optimizer = other.optimizer()
-                if optimizer is None or number in watched.unscaled:
+                if optimizer is None or number in seen.unscaled:
                     continue
                 if any(id(p) in wanted for group in optimizer.param_groups for p in group["params"]):
-                    return watched.scale
+                    return seen.scale
         return None
 
     def facts(self) -> tuple[ScalerFacts, ...]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, ReplicaFacts
-from stayfinite.launch.optimizers import total_norm
-from stayfinite.launch.twins import Twins
+from stayfinite.observers.optimizers import total_norm
+from stayfinite.observers.replica_optimizers import ReplicaOptimizers
 
 HERE = Place("train.py", 7)
 
@@ -22,7 +22,7 @@ def trained(
     first = torch.nn.Linear(3, 1)
     nets = [first, copy.deepcopy(first)]
     opts = [torch.optim.SGD(net.parameters(), rate) for net, rate in zip(nets, rates, strict=True)]
-    twins = Twins(total_norm)
+    twins = ReplicaOptimizers(total_norm)
     for opt, rate in zip(opts, rates, strict=True):
         twins.created(opt, rate)
     for number in range(20):

@@ -10,17 +10,17 @@ from typing import Any
 
 from stayfinite.findings.subjects.run_record import FileLoad
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.run_log import RunLog, here
+from stayfinite.observers.history import RunHistory, here
 from stayfinite.readers.checkpoint import Unreadable, read_file
 
 _KEPT = 64
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
-class CheckpointFiles:
+class CheckpointFileObserver:
     """All calls of torch.load."""
 
-    def __init__(self, log: RunLog, quiet: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(self, log: RunHistory, quiet: Callable[[], AbstractContextManager[Any]]) -> None:
         self._log, self._quiet = log, quiet
         self.loads: list[FileLoad] = []
         self._errors: set[tuple[int, str]] = set()

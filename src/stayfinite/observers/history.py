@@ -1,4 +1,4 @@
-"""RunLog: the clock and the history of a run; every observer writes here, nothing here watches by itself."""
+"""RunHistory: the clock and the history of a run; every observer writes here, nothing here watches by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def here() -> Place:
 
 
 @dataclass(slots=True)
-class Current:
+class RunningStep:
     """What is known of the step that runs now."""
 
     losses: list[float]
@@ -28,7 +28,7 @@ class Current:
     input_absmax: float | None = None
 
 
-class RunLog:
+class RunHistory:
     """Steps are counted by optimizer steps (or refused ones); without an optimizer, by backward passes."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class RunLog:
         self.history: deque[StepRecord] = deque(maxlen=HISTORY_KEPT)
         self.first_steps: list[StepRecord] = []
         self.whole: deque[StepRecord] = deque(maxlen=RUN_KEPT)  # for the look at a finished run
-        self.current = Current([])
+        self.current = RunningStep([])
         self.last_healthy_step = -1  # the last step with a finite loss (or none) and finite gradients
         self.scale: float | None = None
 
@@ -66,12 +66,12 @@ class RunLog:
         numbers = [n for n in (loss, record.grad_norm) if n is not None]
         if applied and all(math.isfinite(n) for n in numbers):
             self.last_healthy_step = self.step
-        self.current = Current([])
+        self.current = RunningStep([])
         self.step += 1
 
     def begin_again(self) -> None:
         """What was noted since the last step was a repetition."""
-        self.current = Current([])
+        self.current = RunningStep([])
 
     def so_far(self) -> tuple[StepRecord, ...]:
         """The history with the running step as its last entry."""

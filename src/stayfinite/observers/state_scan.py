@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from stayfinite.findings.subjects.run_record import GradientFacts, Place, StateTensor
-from stayfinite.launch.optimizers import Optimizers
+from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.replay import Tracer
 from stayfinite.replay.measure import is_plain, magnitude, measurable
 from stayfinite.replay.modules import living_models
@@ -16,7 +16,7 @@ from stayfinite.replay.modules import living_models
 _SHOWN = 64  # of each kind: a poisoned average must not hide that the weights are bad too
 
 
-def scan(optimizers: Optimizers, tracer: Tracer, step: int) -> tuple[StateTensor, ...]:
+def scan(optimizers: OptimizerObserver, tracer: Tracer, step: int) -> tuple[StateTensor, ...]:
     """Every non-finite tensor of the training state, at most so many of each kind."""
     shown: dict[str, list[StateTensor]] = {}
     for found in _scan(optimizers, tracer, step):
@@ -26,7 +26,7 @@ def scan(optimizers: Optimizers, tracer: Tracer, step: int) -> tuple[StateTensor
     return tuple(tensor for tensors in shown.values() for tensor in tensors)
 
 
-def _scan(optimizers: Optimizers, tracer: Tracer, step: int) -> Iterator[StateTensor]:
+def _scan(optimizers: OptimizerObserver, tracer: Tracer, step: int) -> Iterator[StateTensor]:
     trained: dict[int, str] = {}
     living = [w.optimizer() for w in optimizers.known.values()]
     stepping = [optimizer for optimizer in living if optimizer is not None]
@@ -69,7 +69,7 @@ def _bad(owner: str, name: str, tensor: torch.Tensor, tracer: Tracer, step: int)
     )
 
 
-def gradients(optimizers: Optimizers) -> tuple[GradientFacts, ...]:
+def gradients(optimizers: OptimizerObserver) -> tuple[GradientFacts, ...]:
     """The gradients there are now, of parameters that an optimizer knows."""
     names = {id(p): name for model in living_models() for name, p in model.named_parameters()}
     found: list[GradientFacts] = []
@@ -86,9 +86,9 @@ def gradients(optimizers: Optimizers) -> tuple[GradientFacts, ...]:
     return tuple(found[:256])
 
 
-def _parameters(optimizers: Optimizers) -> Iterable[torch.Tensor]:
-    for watched in optimizers.known.values():
-        optimizer = watched.optimizer()
+def _parameters(optimizers: OptimizerObserver) -> Iterable[torch.Tensor]:
+    for seen in optimizers.known.values():
+        optimizer = seen.optimizer()
         if optimizer is not None:
             for group in optimizer.param_groups:
                 yield from (p for p in group["params"] if p.requires_grad)

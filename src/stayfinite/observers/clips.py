@@ -11,12 +11,12 @@ import torch
 
 from stayfinite.findings.subjects.run_record import ClipCall, Place
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.run_log import RunLog, here
+from stayfinite.observers.history import RunHistory, here
 from stayfinite.replay.measure import is_bad
 
 
 @dataclass(slots=True)
-class Watched:
+class ClippingLine:
     """All calls from one line."""
 
     place: Place
@@ -30,14 +30,14 @@ class Watched:
     raised: bool = False
 
 
-class Clips:
+class ClipObserver:
     """All clipping of a run, by line."""
 
     def __init__(
-        self, log: RunLog, scale_in: Callable[[list[torch.Tensor]], float | None], quiet: Any
+        self, log: RunHistory, scale_in: Callable[[list[torch.Tensor]], float | None], quiet: Any
     ) -> None:
         self._log, self._scale_in, self._quiet = log, scale_in, quiet
-        self.known: dict[tuple[str | None, int | None], Watched] = {}
+        self.known: dict[tuple[str | None, int | None], ClippingLine] = {}
         self.on_error: Callable[[], None] | None = None
 
     def install(self, listening: Listening) -> None:
@@ -49,29 +49,29 @@ class Clips:
         elif isinstance(parameters, Iterable):
             parameters = list(parameters)  # a generator can be read only once
         place = here()
-        watched = self.known.setdefault((place.file, place.line), Watched(place, float(max_norm)))
-        watched.calls += 1
-        watched.error_if_nonfinite |= bool(kwargs.get("error_if_nonfinite", False))
+        seen = self.known.setdefault((place.file, place.line), ClippingLine(place, float(max_norm)))
+        seen.calls += 1
+        seen.error_if_nonfinite |= bool(kwargs.get("error_if_nonfinite", False))
         scale = self._scale_in(parameters)
-        watched.scale = scale if scale is not None else watched.scale
+        seen.scale = scale if scale is not None else seen.scale
         with self._quiet():
-            bad = self._bad_gradients(parameters) if watched.nonfinite == 0 and watched.calls <= 64 else None
+            bad = self._bad_gradients(parameters) if seen.nonfinite == 0 and seen.calls <= 64 else None
         try:
             norm = original(parameters, max_norm, *args, **kwargs)
         except RuntimeError:
-            watched.raised = True
+            seen.raised = True
             if self.on_error is not None:
                 self.on_error()
             raise
         with self._quiet():
-            watched.norm = float(norm)
+            seen.norm = float(norm)
         if scale is None:
-            self._log.current.grad_norm = watched.norm
+            self._log.current.grad_norm = seen.norm
         elif scale > 0:
-            self._log.current.grad_norm = watched.norm / scale
-        if not math.isfinite(watched.norm):
-            watched.nonfinite += 1
-            watched.mixed |= bad is not None and any(bad) and not all(bad)
+            self._log.current.grad_norm = seen.norm / scale
+        if not math.isfinite(seen.norm):
+            seen.nonfinite += 1
+            seen.mixed |= bad is not None and any(bad) and not all(bad)
         return norm
 
     def _bad_gradients(self, parameters: list[torch.Tensor]) -> list[bool]:

@@ -16,7 +16,7 @@ from stayfinite.replay.op_journal import Entry, OpJournal, memory_key
 _BACK = 6  # ops from the update back to the gradient that both copies share
 
 
-class Replicas:
+class TracedReplicas:
     """Which models were loaded from one another."""
 
     def __init__(self, tracer: Tracer) -> None:

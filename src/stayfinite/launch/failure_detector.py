@@ -1,4 +1,4 @@
-"""Watch: where a run is checked. Backward passes, optimizer steps, numbers the script reads, errors it meets."""
+"""FailureDetector: where a script is checked. Backward passes, updates, numbers the script reads, errors it meets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.hooks import listen
-from stayfinite.launch.observers import Observers
-from stayfinite.launch.run_log import here
 from stayfinite.launch.suspicions import Suspicion, Suspicions
+from stayfinite.observers.history import here
+from stayfinite.observers.run_observers import RunObservers
 from stayfinite.replay.measure import is_bad, measurable
 from stayfinite.replay.op_journal import NO_ROOTS
 
@@ -24,10 +24,10 @@ _JUMP, _HUGE = 1e4, 1e8  # a gradient norm this much above its median, and this 
 _ENOUGH_HISTORY = 8
 
 
-class Watch:
+class FailureDetector:
     """Turns what the observers see into suspicions, with evidence wherever the tracer is on."""
 
-    def __init__(self, observers: Observers) -> None:
+    def __init__(self, observers: RunObservers) -> None:
         self.observers = observers
         self.log, self.tracer, self.suspicions = observers.log, observers.tracer, Suspicions()
         self._arrivals_seen = self._raised_seen = 0

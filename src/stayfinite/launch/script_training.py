@@ -1,4 +1,4 @@
-"""Keeper: guards the training of a script that knows nothing of it, so that a bad step never reaches the weights."""
+"""ScriptTraining: guards the training of a script that knows nothing of it: no bad step reaches the weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.hooks import listen
-from stayfinite.launch.observers import Observers
+from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.training_parts import training_parts
-from stayfinite.launch.watch import Watch
+from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.report.refusal import sentence
@@ -64,16 +64,21 @@ class ScriptGuard(Guard):
     _explainer_class = ScriptExplainer
 
 
-class Keeper:
+class ScriptTraining:
     """Makes a guard when the script begins to train, and brings the script's own calls to it.
 
     Batches of a DataLoader mark where a step begins. Without one, a step ends with its update.
     """
 
     def __init__(
-        self, observers: Observers, watch: Watch, policy: Policy, options: Options, folder: RunFolder
+        self,
+        observers: RunObservers,
+        detector: FailureDetector,
+        policy: Policy,
+        options: Options,
+        folder: RunFolder,
     ) -> None:
-        self._observers, self._watch, self._tracer = observers, watch, observers.tracer
+        self._observers, self._detector, self._tracer = observers, detector, observers.tracer
         self._policy, self._options, self._folder = policy, options, folder
         self._guard: ScriptGuard | None = None
         self._loop: WatchedLoop | None = None
@@ -274,7 +279,7 @@ class Keeper:
     def _mended(self) -> None:
         """A step that was not applied had left bad buffers. One that the scaler skipped has been counted already."""
         self.mended += 1
-        self._watch.buffers_were_bad(self._observers.log.step - int(self._in_skipped_step))
+        self._detector.buffers_were_bad(self._observers.log.step - int(self._in_skipped_step))
 
     def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
         log = self._observers.log
@@ -282,7 +287,7 @@ class Keeper:
         step = log.step - 1 if made else log.step
         self.refused += 1
         self.actions[step] = result.action
-        self._watch.step_was_refused(refused.trigger, step, evidence)
+        self._detector.step_was_refused(refused.trigger, step, evidence)
         if not made:
             log.close_step(None, refused.grad_norm, applied=False)
         print(

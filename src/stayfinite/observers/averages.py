@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import AverageFacts, Place
-from stayfinite.launch.run_log import here
+from stayfinite.observers.history import here
 from stayfinite.replay import Tracer
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import is_plain
@@ -22,19 +22,19 @@ _OFTEN = 20
 
 
 @dataclass(slots=True)
-class _Copy:
+class _ModelCopy:
     source: weakref.ref[torch.nn.Module]
     copy: weakref.ref[torch.nn.Module]
     made: Place
     begun_with: dict[str, torch.Tensor]  # a few values of each parameter when it was made
 
 
-class Averages:
+class AverageObserver:
     """Copies of modules, and a few of their values when they were made."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer, self._only_looking = tracer, tracer.only_looking
-        self._copies: list[_Copy] = []
+        self._copies: list[_ModelCopy] = []
         self._trained: list[
             tuple[weakref.ref[torch.Tensor], torch.Tensor]
         ] = []  # and a sample from the beginning
@@ -61,7 +61,7 @@ class Averages:
         if len(self._copies) < _KEPT and not torch.compiler.is_compiling():
             with self._only_looking():
                 begun = {name: _some(p) for name, p in result.named_parameters() if _is_usable(p)}
-            self._copies.append(_Copy(weakref.ref(source), weakref.ref(result), here(), begun))
+            self._copies.append(_ModelCopy(weakref.ref(source), weakref.ref(result), here(), begun))
 
     def facts(self) -> tuple[AverageFacts, ...]:
         """Copies in half precision that are still there and were written to."""

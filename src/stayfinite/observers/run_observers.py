@@ -14,16 +14,16 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
 from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.averages import Averages
-from stayfinite.launch.checkpoint_files import CheckpointFiles
-from stayfinite.launch.clips import Clips
-from stayfinite.launch.optimizers import Optimizers
-from stayfinite.launch.replicas import Replicas
-from stayfinite.launch.resumes import Resumes
-from stayfinite.launch.run_log import RunLog, here
-from stayfinite.launch.scalers import Scalers
-from stayfinite.launch.schedulers import Schedulers
-from stayfinite.launch.targets import Targets
+from stayfinite.observers.averages import AverageObserver
+from stayfinite.observers.checkpoint_files import CheckpointFileObserver
+from stayfinite.observers.clips import ClipObserver
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.optimizers import OptimizerObserver
+from stayfinite.observers.resumes import ResumeObserver
+from stayfinite.observers.scalers import ScalerObserver
+from stayfinite.observers.schedulers import SchedulerObserver
+from stayfinite.observers.targets import TargetObserver
+from stayfinite.observers.traced_replicas import TracedReplicas
 from stayfinite.replay import Tracer
 from stayfinite.replay.evidence import operand
 from stayfinite.replay.measure import is_bad, is_plain, magnitude, measurable
@@ -31,22 +31,22 @@ from stayfinite.replay.measure import is_bad, is_plain, magnitude, measurable
 _BATCH_SHOWN = 8
 
 
-class Observers:
+class RunObservers:
     """Observers of optimizers, scalers, schedulers, clips, loads and batches."""
 
-    def __init__(self, log: RunLog, tracer: Tracer) -> None:
+    def __init__(self, log: RunHistory, tracer: Tracer) -> None:
         self.log, self.tracer = log, tracer
         self.listening = Listening()
-        self.optimizers = Optimizers(log, tracer.only_looking)
-        self.scalers = Scalers(log, self.optimizers)
+        self.optimizers = OptimizerObserver(log, tracer.only_looking)
+        self.scalers = ScalerObserver(log, self.optimizers)
         self.optimizers.on_step = self.scalers.optimizer_steps
-        self.schedulers = Schedulers(log, self.optimizers, self.scalers.scheduler_stepped)
-        self.clips = Clips(log, self.scalers.scale_in, tracer.only_looking)
-        self.files = CheckpointFiles(log, tracer.only_looking)
-        self.resumes = Resumes(log, self.optimizers, tracer.only_looking)
+        self.schedulers = SchedulerObserver(log, self.optimizers, self.scalers.scheduler_stepped)
+        self.clips = ClipObserver(log, self.scalers.scale_in, tracer.only_looking)
+        self.files = CheckpointFileObserver(log, tracer.only_looking)
+        self.resumes = ResumeObserver(log, self.optimizers, tracer.only_looking)
         self.schedulers.on_load = self.resumes.scheduler_loaded
-        self.replicas = Replicas(tracer)
-        self.targets, self.averages = Targets(tracer.only_looking), Averages(tracer)
+        self.replicas = TracedReplicas(tracer)
+        self.targets, self.averages = TargetObserver(tracer.only_looking), AverageObserver(tracer)
         self.optimizers.listeners.append(self.averages)
         self.module_loads: list[LoadEvent] = []
         self._batch: list[weakref.ref[torch.Tensor]] = []

@@ -14,20 +14,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from stayfinite.findings import as_float
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
 from stayfinite.hooks import Listening, listen
-from stayfinite.launch.resumed_rates import ResumedRates
-from stayfinite.launch.run_log import HISTORY_KEPT, RunLog, here
-from stayfinite.launch.twins import Twins
+from stayfinite.observers.history import HISTORY_KEPT, RunHistory, here
+from stayfinite.observers.replica_optimizers import ReplicaOptimizers
+from stayfinite.observers.resumed_learning_rates import ResumedLearningRates
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import dtype_name, is_plain
 from stayfinite.replay.sites import called_by_us
 from stayfinite.watch.optimizer_facts import optimizer_facts, rate_of
 from stayfinite.watch.updates import UpdateSampler
 
-__all__ = ["Optimizers", "Watched", "rate_of", "total_norm"]
+__all__ = ["ObservedOptimizer", "OptimizerObserver", "rate_of", "total_norm"]
 
 
 @dataclass(slots=True)
-class Watched:
+class ObservedOptimizer:
     """One optimizer over its life."""
 
     optimizer: weakref.ref[torch.optim.Optimizer]
@@ -54,7 +54,7 @@ def total_norm(gradients: list[torch.Tensor]) -> float:
     return math.sqrt(square) if square >= 0 else math.nan
 
 
-class Listener(Protocol):
+class UpdateListener(Protocol):
     """Someone who is told of updates and loads."""
 
     def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None: ...
@@ -64,17 +64,17 @@ class Listener(Protocol):
     def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None: ...
 
 
-class Optimizers:
+class OptimizerObserver:
     """All optimizers of a run."""
 
-    def __init__(self, log: RunLog, quiet: Callable[[], Any]) -> None:
+    def __init__(self, log: RunHistory, quiet: Callable[[], Any]) -> None:
         self._log = log
         self._quiet = quiet  # a context in which nothing is traced
-        self.known: dict[int, Watched] = {}
+        self.known: dict[int, ObservedOptimizer] = {}
         self.loads: list[tuple[weakref.ref[torch.optim.Optimizer], LoadEvent]] = []
-        self.resumed_rates = ResumedRates()
-        self.twins = Twins(total_norm)
-        self.listeners: list[Listener] = []
+        self.resumed_rates = ResumedLearningRates()
+        self.twins = ReplicaOptimizers(total_norm)
+        self.listeners: list[UpdateListener] = []
         self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
             None
         )
@@ -103,18 +103,18 @@ class Optimizers:
         if self.on_created is not None:
             self.on_created()
 
-    def _watch(self, optimizer: torch.optim.Optimizer, place: Place) -> Watched:
-        watched = Watched(weakref.ref(optimizer), place)
-        watched.facts = self._facts(optimizer, watched)
-        self.known[id(optimizer)] = watched
+    def _watch(self, optimizer: torch.optim.Optimizer, place: Place) -> ObservedOptimizer:
+        seen = ObservedOptimizer(weakref.ref(optimizer), place)
+        seen.facts = self._facts(optimizer, seen)
+        self.known[id(optimizer)] = seen
         self.twins.created(optimizer, rate_of(optimizer))
-        return watched
+        return seen
 
-    def find(self, optimizer: torch.optim.Optimizer) -> Watched:
-        watched = self.known.get(id(optimizer))
-        if watched is None or watched.optimizer() is not optimizer:
-            watched = self._watch(optimizer, Place())
-        return watched
+    def find(self, optimizer: torch.optim.Optimizer) -> ObservedOptimizer:
+        seen = self.known.get(id(optimizer))
+        if seen is None or seen.optimizer() is not optimizer:
+            seen = self._watch(optimizer, Place())
+        return seen
 
     def _read(self, original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         self.find(optimizer).state_read |= not optimizer.state
@@ -148,15 +148,15 @@ class Optimizers:
         return result
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        watched = self.find(optimizer)
-        watched.stepped = here()
+        seen = self.find(optimizer)
+        seen.stepped = here()
         if self.on_step is not None:
             self.on_step(optimizer)
         for listener in self.listeners:
-            listener.before_update(optimizer, watched.steps)
+            listener.before_update(optimizer, seen.steps)
         rate = rate_of(optimizer)
         if rate is not None:
-            watched.lrs.append(rate)
+            seen.lrs.append(rate)
             self._note_rate_used(optimizer, rate)
         with self._quiet():
             gradients = [
@@ -168,35 +168,35 @@ class Optimizers:
             norm = total_norm(gradients) if gradients and self._log.current.grad_norm is None else None
             if norm is not None:
                 self._log.current.grad_norm = norm
-            if _is_power_of_two(watched.steps) or watched.steps % 64 == 0:
-                watched.before = [
+            if _is_power_of_two(seen.steps) or seen.steps % 64 == 0:
+                seen.before = [
                     (p, p.detach().clone())
                     for g in optimizer.param_groups
                     for p in g["params"]
                     if p.dtype in HALF and p.grad is not None and is_plain(p)
                 ]
-            self.twins.stepping(optimizer, gradients, watched.stepped)
-            if watched.sampler is None:
-                watched.sampler = UpdateSampler(
+            self.twins.stepping(optimizer, gradients, seen.stepped)
+            if seen.sampler is None:
+                seen.sampler = UpdateSampler(
                     [p for g in optimizer.param_groups for p in g["params"] if is_plain(p)]
                 )
-            watched.sampler.before()
+            seen.sampler.before()
             if self.before_step is not None:
                 self.before_step(optimizer, self._log.current.grad_norm, gradients)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        watched = self.find(optimizer)
-        watched.steps += 1
+        seen = self.find(optimizer)
+        seen.steps += 1
         with self._quiet():
-            if watched.before:
-                self._audit(watched)
-            watched.facts = self._facts(optimizer, watched) if watched.steps <= 2 else watched.facts
-            moved = watched.sampler.after() if watched.sampler is not None else None
+            if seen.before:
+                self._audit(seen)
+            seen.facts = self._facts(optimizer, seen) if seen.steps <= 2 else seen.facts
+            moved = seen.sampler.after() if seen.sampler is not None else None
         if moved is not None:
             self._moved[self._log.step] = moved
             self._moved.pop(self._log.step - HISTORY_KEPT, None)
         self._log.optimizer_steps += 1
-        self._log.close_step(watched.lrs[-1] if watched.lrs else None, None, applied=True)
+        self._log.close_step(seen.lrs[-1] if seen.lrs else None, None, applied=True)
         for listener in self.listeners:
             listener.after_update(optimizer, self._log.history[-1].loss)
         if self.after_step is not None:
@@ -214,39 +214,39 @@ class Optimizers:
             for ref, event in self.loads
         ]
 
-    def _audit(self, watched: Watched) -> None:
+    def _audit(self, seen: ObservedOptimizer) -> None:
         elements = unchanged = 0
-        for parameter, before in watched.before:
+        for parameter, before in seen.before:
             if parameter.grad is None:
                 continue
             moving = parameter.grad != 0
             elements += int(moving.sum())
             unchanged += int(((parameter.detach() == before) & moving).sum())
-        dtype = dtype_name(watched.before[0][1].dtype)
-        watched.before = []
-        last = watched.audit or UpdateAudit(0, dtype, 0, 0, 0, 0)
-        watched.audit = UpdateAudit(
+        dtype = dtype_name(seen.before[0][1].dtype)
+        seen.before = []
+        last = seen.audit or UpdateAudit(0, dtype, 0, 0, 0, 0)
+        seen.audit = UpdateAudit(
             step=self._log.step,
             dtype=dtype,
             elements=elements,
             unchanged=unchanged,
             audited_steps=last.audited_steps + 1,
             frozen_steps=last.frozen_steps + int(elements > 0 and unchanged == elements),
-            place=watched.stepped,
+            place=seen.stepped,
         )
 
-    def _facts(self, optimizer: torch.optim.Optimizer, watched: Watched) -> OptimizerFacts:
-        return optimizer_facts(optimizer, watched.steps, watched.created, watched.stepped)
+    def _facts(self, optimizer: torch.optim.Optimizer, seen: ObservedOptimizer) -> OptimizerFacts:
+        return optimizer_facts(optimizer, seen.steps, seen.created, seen.stepped)
 
     def facts(self) -> tuple[OptimizerFacts, ...]:
         found = []
-        for watched in self.known.values():
-            optimizer = watched.optimizer()
+        for seen in self.known.values():
+            optimizer = seen.optimizer()
             if optimizer is not None:
                 with self._quiet():
-                    watched.facts = self._facts(optimizer, watched)
-            if watched.facts is not None:
-                found.append(replace(watched.facts, steps=watched.steps, stepped=watched.stepped))
+                    seen.facts = self._facts(optimizer, seen)
+            if seen.facts is not None:
+                found.append(replace(seen.facts, steps=seen.steps, stepped=seen.stepped))
         return tuple(found)
 
     def update_ratios(self) -> dict[int, float]:
@@ -255,7 +255,7 @@ class Optimizers:
             return {step: float(moved) for step, moved in self._moved.items()}
 
     def audits(self) -> tuple[UpdateAudit, ...]:
-        return tuple(watched.audit for watched in self.known.values() if watched.audit is not None)
+        return tuple(seen.audit for seen in self.known.values() if seen.audit is not None)
 
     def load_events(self) -> tuple[LoadEvent, ...]:
         """Loads, with the rate that was really used: at the next step, or else at the end."""

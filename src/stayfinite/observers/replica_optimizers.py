@@ -38,7 +38,7 @@ class _Stepping:
     off: bool = False
 
 
-class Twins:
+class ReplicaOptimizers:
     """Optimizers of the same kind over parameters of the same shapes."""
 
     def __init__(self, norm: Callable[[list[torch.Tensor]], float]) -> None:
