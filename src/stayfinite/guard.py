@@ -297,7 +297,7 @@ class Guard:
 
     def _ready_to_save(self, otherwise: str) -> None:
         self.settle()
-        self.loop.settle_for_save()
+        self.loop.decision.settle_for_save()
         window = self._owner.window
         if window is not None and window.losses:
             raise CheckpointError(

@@ -240,7 +240,7 @@ class ScriptTraining:
         if self._loop is not None:
             with self._tracer.only_looking():
                 if self._driven is None:
-                    self._loop.put_back_aftermath()
+                    self._loop.decision.put_back_aftermath()
                 scalers = self._observers.scalers
                 losses = roots if self._loop.replaying else [scalers.before_scaling(root) for root in roots]
                 self._loop.saw_backward(losses, before)
@@ -273,7 +273,7 @@ class ScriptTraining:
         if loop is not None and not loop.replaying:
             with self._tracer.only_looking():
                 self._in_skipped_step = True
-                loop.begin_again()
+                loop.decision.begin_again()
                 self._in_skipped_step = False
 
     def _mended(self) -> None:
