@@ -110,8 +110,8 @@ def test_a_healthy_run_needs_no_second_run(watched: Watched) -> None:
     session, incidents = watched(LOOP.format(bad=-1, check=""), traced=False)
     assert not session.needs_second_run
     assert incidents == []
-    assert [record.step for record in session.log.history] == list(range(8))
-    assert all(record.grad_norm and record.lr == 0.1 for record in session.log.history)
+    assert [record.step for record in session.history.recent] == list(range(8))
+    assert all(record.grad_norm and record.lr == 0.1 for record in session.history.recent)
 
 
 def test_everything_is_put_back(watched: Watched) -> None:
@@ -187,7 +187,7 @@ def test_skipped_steps_of_a_scaler_are_counted_and_expected(watched: Watched) ->
     (scaler,) = session.observers.scalers.facts()
     assert 0 < scaler.skipped < 12 and scaler.streak == 0
     assert not errors(incidents)
-    assert [record.applied for record in session.log.history].count(False) == scaler.skipped
+    assert [record.applied for record in session.history.recent].count(False) == scaler.skipped
 
 
 def test_rates_of_a_resumed_schedule(watched: Watched) -> None:

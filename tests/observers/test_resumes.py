@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from stayfinite.observers.history import RunHistory
 from stayfinite.observers.run_observers import RunObservers
-from stayfinite.replay import Tracer
 
 Parts = tuple[torch.nn.Module, torch.optim.Optimizer]
 
 
 @pytest.fixture
 def observers() -> Iterator[RunObservers]:
-    found = RunObservers(RunHistory(), Tracer())
+    found = RunObservers()
     found.install()
     yield found
     found.remove()
@@ -33,7 +31,7 @@ def train(parts: Parts, observers: RunObservers, losses: list[float]) -> None:
     for loss in losses:
         opt.zero_grad()
         net(torch.ones(3)).sum().backward()
-        observers.log.loss(loss)
+        observers.history.running.losses = [loss]
         opt.step()
 
 

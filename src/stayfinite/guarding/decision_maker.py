@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -79,12 +79,15 @@ class DecisionMaker:
         self._owner.window = None
         self._undecided = []
 
-    def begin_again(self) -> None:
-        """Somebody else has skipped this step."""
+    def skipped_by_scaler(self, optimizer: Optimizer) -> None:
+        """The script's own scaler has refused this step: it is over."""
         self._refusal_handler.mend_buffers()
+        window = self._owner.open_window()
+        losses = [loss.total for loss in window.losses]
+        self._refusal_handler.skipped_by_scaler(optimizer, losses, window.started)
         self._undecided = []
         self._owner.window = None
-        self._owner.open_window()
+        self._go_on_in_body()
 
     @property
     def is_open(self) -> bool:
@@ -125,25 +128,32 @@ class DecisionMaker:
             self._undecided = [b for b in self._undecided if b not in gone]
             window.losses = [loss for loss in window.losses if not any(loss is b.loss for b in gone)]
 
-    def saw_backward(self, roots: Sequence[Tensor], before: Marks) -> None:
-        """A backward pass is over. One that reached none of our parameters is another model's."""
+    def saw_backward(self, roots: Sequence[Tensor], before: Marks) -> bool:
+        """A backward pass is over. One that reached none of our parameters is another model's: False."""
         optimizers = reached(self._run.state.optimizers, before)
         if not optimizers:
-            return
+            return False
         self.finish()
         self.put_back_aftermath(optimizers)
         self.trained = True
-        total = (
-            torch.stack([root.detach().sum().float() for root in roots]).sum()
-            if len(roots) > 1
-            else roots[0].detach()
-        )
-        scale = self._run.recovery.scaling.scale(total.device)
-        loss = Loss(total.reshape(()) if scale is None else total.reshape(()) / scale, {})
+        loss = Loss(self._unscaled(roots), {})
         self._undecided.append(_Backward(loss, optimizers))
         window = self._owner.open_window()
         window.losses.append(loss)
         window.reading = None
+        return True
+
+    def _unscaled(self, roots: Sequence[Tensor]) -> Tensor:
+        """The loss, as it was before a scaler multiplied it."""
+        known = [self._run.observers.scalers.before_scaling(root) for root in roots]
+        scale = self._run.recovery.scaling.scale(roots[0].device) if None in known else None
+        parts = [
+            before if before is not None else root.detach() if scale is None else root.detach() / scale
+            for root, before in zip(roots, known, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0] if parts[0].dim() == 0 else parts[0].reshape(())
+        return torch.stack([part.sum().float() for part in parts]).sum()
 
     # -- updates
 
@@ -176,6 +186,8 @@ class DecisionMaker:
         losses = [backward.loss for backward in ours] if ours else None
         outcome = self._owner.look(self._owner.gather([optimizer], step, beside, losses))
         self._decision = _Decision(outcome, beside)
+        if not self._run.refuses:
+            return self._owner.make_anyway(outcome)
         return outcome if outcome.trouble else self._owner.apply(outcome)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -231,7 +243,11 @@ class DecisionMaker:
             nonlocal value
             value = step(noting)
 
-        outcome = self._owner.make_then_look([optimizer], run)
+        if self._run.refuses:
+            outcome = self._owner.make_then_look([optimizer], run)
+        else:
+            run()
+            outcome = replace(self._owner.look(self._owner.gather([optimizer], run)), trouble=None)
         self._undecided = []
         self._decision = _Decision(outcome)
         self._settle(outcome)

@@ -162,10 +162,10 @@ class WatchedLoop:
     def before_backward(self) -> Marks | None:
         return self.decision.before_backward() if self.listening else None
 
-    def saw_backward(self, roots: Sequence[Tensor], before: Marks | None) -> None:
+    def saw_backward(self, roots: Sequence[Tensor], before: Marks | None) -> bool:
+        """Whether it reached a parameter of this run."""
         self._follower.saw_loss(roots[0])
-        if self.listening and before is not None:
-            self.decision.saw_backward(roots, before)
+        return self.listening and before is not None and self.decision.saw_backward(roots, before)
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """The last moment at which the gradients are raw; the norm measured here serves the clipping too."""

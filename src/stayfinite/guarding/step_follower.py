@@ -124,7 +124,7 @@ class StepFollower:
         self._replay = Replay(recovery, refusal.attempt)
         self._replays_update = refusal.attempt.update_was_bad
         try:
-            with self._replay.prepared():
+            with self._run.observers.paused(), self._replay.prepared():
                 for batch in refusal.attempt.window.batches:
                     with self._replay.following(batch):
                         yield batch

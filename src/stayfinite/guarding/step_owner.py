@@ -108,7 +108,7 @@ class StepOwner:
         if wrong:  # every rank must hear of it, and the norm is what they hear
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
-        scale = scaling.scale(self._run.device)
+        scale = scaling.scale(self._run.device) if scaling.on else self._run.observers.scalers.scale()
         numbers = self._watcher.numbers(window, seen, norm, scale, consensus.gathering())
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
@@ -171,6 +171,11 @@ class StepOwner:
         if attempt.copied and not self._is_risky(attempt.group):
             self._recovery.transaction.drop_copy(attempt.group)
         return outcome
+
+    def make_anyway(self, outcome: Outcome) -> Outcome:
+        """Where nothing is refused: the update as the script asked for it."""
+        self._watcher.measure(outcome.attempt.make_update)
+        return replace(outcome, trouble=None)
 
     def _take_back(self, attempt: Attempt) -> None:
         """The optimizer raised in the middle of its update."""
@@ -238,7 +243,9 @@ class StepOwner:
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
         counters = self._recovery.ladder.counters
-        return self._run.reporter.of_step(attempt, verdict, counters, "none", applied=True)
+        return self._run.reporter.of_step(
+            verdict, attempt.rates, attempt.window.started, counters, "none", applied=True
+        )
 
     # -- optimizers that evaluate the loss themselves
 

@@ -44,7 +44,7 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
         session.close(incidents)
         write(options, session.folder.path, incidents)
         if options.ended is not None:
-            write_end(Path(options.ended), session.log.step, outcome.error)
+            write_end(Path(options.ended), session.history.step, outcome.error)
         files = [path for path in (options.output, session.folder.path) if path is not None]
         report(incidents, remarks, files)
 
@@ -64,19 +64,26 @@ def _conclude(
 ) -> tuple[list[Incident], list[str]]:
     """The incidents of the run, located by a second run where the first was not traced."""
     incidents, remarks = session.finish(outcome), list(session.remarks())
-    if not session.needs_second_run or options.traced or outcome.interrupted:
+    if options.traced or outcome.interrupted:
         return incidents, remarks
-    if options.locate == "off":
-        return [*session.unlocated("--locate off"), *incidents], remarks
-    failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure)
-    reason = second_run.obstacle(options, start, failure)
+    if session.needs_second_run:
+        what = f"step {session.failing_step} failed"
+        failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure, what)
+    elif (doubt := session.doubt(incidents)) is not None:
+        failure = second_run.FailurePoint(session.history.step, session.seconds, doubt)
+        if not failure.is_early:
+            return incidents, remarks
+    else:
+        return incidents, remarks
+    reason = "--locate off" if options.locate == "off" else second_run.obstacle(options, start, failure)
     if reason is not None:
         return [*session.unlocated(reason), *incidents], remarks
     try:
         found = second_run.run_again(options, start, failure, _say)
     except KeyboardInterrupt:
         return [*session.unlocated("the second run was interrupted"), *incidents], remarks
-    remarks += found.remarks
+    if found.incidents or session.needs_second_run:
+        remarks += found.remarks
     if found.incidents:
         return found.incidents, remarks
     reproduced = False if found.reached else None

@@ -38,8 +38,7 @@ def run_as_main(target: str, arguments: Sequence[str], *, module: bool) -> Scrip
         outcome = ScriptEnd(0)
     except SystemExit as leaving:
         outcome = ScriptEnd(_exit_code(leaving))
-    except RunStopped as reason:
-        print(f"stayfinite: {reason}", file=sys.stderr)
+    except RunStopped:  # its guard has said why
         outcome = ScriptEnd(1)
     except KeyboardInterrupt as error:
         _show(error)

@@ -50,6 +50,12 @@ class FailurePoint:
 
     step: int
     seconds: float
+    what: str  # as the beginning of a sentence
+
+    @property
+    def is_early(self) -> bool:
+        """Early enough for the whole of it to be traced."""
+        return self.seconds <= _SHORT
 
 
 def obstacle(options: Options, beginning: Beginning, failure: FailurePoint) -> str | None:
@@ -103,11 +109,11 @@ def run_again(
     kind = _kind(options)
     limit = min(options.locate_limit, max(_AT_LEAST, _SLOWDOWN * failure.seconds))
     say(
-        f"step {failure.step} failed; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
+        f"{failure.what}; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
         f"{_duration(limit)}."
     )
     end = time.monotonic() + limit
-    first = max(0, failure.step - _STEPS_BEFORE) if failure.seconds > _SHORT else 0
+    first = max(0, failure.step - _STEPS_BEFORE) if not failure.is_early else 0
     found = _run(options, beginning, failure, first, end, kind)
     if first > 0 and any(_came_from_before(incident) for incident in found.incidents):
         again = _run(options, beginning, failure, 0, end, kind)

@@ -1,16 +1,16 @@
-"""RunHistory: the clock and the history of a run; every observer writes here, nothing here watches by itself."""
+"""RunHistory: the step number and the steps of a run. A guard writes here; without one, the updates themselves do."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from stayfinite.findings.subjects.run_record import Place, StepRecord
 from stayfinite.replay.sites import user_site
 
-HISTORY_KEPT, FIRST_KEPT, RUN_KEPT = 64, 16, 1024
+_RECENT, _FIRST, _WHOLE = 64, 16, 1024
 
 
 def here() -> Place:
@@ -21,68 +21,53 @@ def here() -> Place:
 
 @dataclass(slots=True)
 class RunningStep:
-    """What is known of the step that runs now."""
+    """What is known of the step that runs now, where somebody has looked at it already."""
 
-    losses: list[float]
-    grad_norm: float | None = None
+    losses: list[float] = field(default_factory=list)
     input_absmax: float | None = None
+
+    @property
+    def loss(self) -> float | None:
+        return sum(self.losses) / len(self.losses) if self.losses else None
 
 
 class RunHistory:
-    """Steps are counted by optimizer steps (or refused ones); without an optimizer, by backward passes."""
+    """One number a step, for all who speak of it: live lines, record, incidents and the final report."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
         self.step = 0
-        self.optimizer_steps = 0
-        self.backwards = 0
-        self.history: deque[StepRecord] = deque(maxlen=HISTORY_KEPT)
+        self.updates = 0  # steps that were applied
+        self.guarded = False  # a guard decides what is a step
+        self.recent: deque[StepRecord] = deque(maxlen=_RECENT)
         self.first_steps: list[StepRecord] = []
-        self.whole: deque[StepRecord] = deque(maxlen=RUN_KEPT)  # for the look at a finished run
-        self.current = RunningStep([])
-        self.last_healthy_step = -1  # the last step with a finite loss (or none) and finite gradients
-        self.scale: float | None = None
+        self.whole: deque[StepRecord] = deque(maxlen=_WHOLE)  # for the look at a finished run
+        self.running = RunningStep()
+        self.listeners: list[Callable[[StepRecord], None]] = []
 
-    def loss(self, value: float) -> None:
-        self.current.losses.append(value)
-
-    def close_step(self, lr: float | None, grad_norm: float | None, *, applied: bool) -> None:
-        """The step is over: remember it and begin the next."""
-        losses = self.current.losses
-        loss = sum(losses) / len(losses) if losses else None
-        record = StepRecord(
-            step=self.step,
-            loss=loss,
-            grad_norm=self.current.grad_norm if self.current.grad_norm is not None else grad_norm,
-            lr=lr,
-            scale=self.scale,
-            input_absmax=self.current.input_absmax,
-            applied=applied,
-        )
-        self.history.append(record)
+    def add(self, record: StepRecord, *, last_update: float | None = None) -> None:
+        """A step is over. How far the update before it went is known only now."""
+        if last_update is not None and self.recent:
+            self.recent[-1] = self.whole[-1] = replace(self.recent[-1], update_ratio=last_update)
+            if len(self.first_steps) == len(self.whole):
+                self.first_steps[-1] = self.recent[-1]
+        self.recent.append(record)
         self.whole.append(record)
-        if len(self.first_steps) < FIRST_KEPT:
+        if len(self.first_steps) < _FIRST:
             self.first_steps.append(record)
-        numbers = [n for n in (loss, record.grad_norm) if n is not None]
-        if applied and all(math.isfinite(n) for n in numbers):
-            self.last_healthy_step = self.step
-        self.current = RunningStep([])
+        self.updates += int(record.applied)
+        self.running = RunningStep()
         self.step += 1
-
-    def begin_again(self) -> None:
-        """What was noted since the last step was a repetition."""
-        self.current = RunningStep([])
+        for listener in self.listeners:
+            listener(record)
 
     def so_far(self) -> tuple[StepRecord, ...]:
-        """The history with the running step as its last entry."""
-        losses = self.current.losses
-        if not losses and self.current.grad_norm is None:
-            return tuple(self.history)
-        last = self.history[-1] if self.history else StepRecord(self.step)
+        """The recent steps with the running one as their last."""
+        loss = self.running.loss
+        if loss is None:
+            return tuple(self.recent)
+        last = self.recent[-1] if self.recent else StepRecord(self.step)
         running = StepRecord(
-            step=self.step,
-            loss=sum(losses) / len(losses) if losses else None,
-            grad_norm=self.current.grad_norm,
-            input_absmax=self.current.input_absmax,
+            self.step, loss, lr=last.lr, scale=last.scale, input_absmax=self.running.input_absmax
         )
-        return (*self.history, replace(running, lr=last.lr, scale=self.scale))[-HISTORY_KEPT:]
+        return (*self.recent, running)[-_RECENT:]

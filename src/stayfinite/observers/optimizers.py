@@ -1,8 +1,7 @@
-"""Observes optimizers: creation, rate, gradients before a step, what a step changes in half-precision weights."""
+"""Observes optimizers: where they are made, loaded and stepped, and what a step changes in half-precision weights."""
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,18 +11,16 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stayfinite.findings import as_float
-from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, UpdateAudit
-from stayfinite.hooks import Listening, listen
-from stayfinite.observers.history import HISTORY_KEPT, RunHistory, here
+from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, StepRecord, UpdateAudit
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.ownership import Hear, Ownership
 from stayfinite.observers.replica_optimizers import ReplicaOptimizers
 from stayfinite.observers.resumed_learning_rates import ResumedLearningRates
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import dtype_name, is_plain
 from stayfinite.replay.sites import called_by_us
+from stayfinite.replay.tracer import unfollowed
 from stayfinite.watch.optimizer_facts import optimizer_facts, rate_of
-from stayfinite.watch.updates import UpdateSampler
-
-__all__ = ["ObservedOptimizer", "OptimizerObserver", "rate_of", "total_norm"]
 
 
 @dataclass(slots=True)
@@ -34,24 +31,10 @@ class ObservedOptimizer:
     created: Place
     stepped: Place = field(default_factory=Place)
     steps: int = 0
-    lrs: list[float] = field(default_factory=list)
     audit: UpdateAudit | None = None
     before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     facts: OptimizerFacts | None = None
-    sampler: UpdateSampler | None = None
     state_read: bool = False  # the script asked for its state before there was any
-
-
-def total_norm(gradients: list[torch.Tensor]) -> float:
-    """The norm over all gradients; NaN or Inf when any is not finite. One fused pass per device and dtype."""
-    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    for gradient in gradients:
-        groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
-    square = 0.0
-    for group in groups.values():
-        norms = torch.stack(torch._foreach_norm(group))
-        square += float(torch.linalg.vector_norm(norms.double())) ** 2
-    return math.sqrt(square) if square >= 0 else math.nan
 
 
 class UpdateListener(Protocol):
@@ -67,35 +50,43 @@ class UpdateListener(Protocol):
 class OptimizerObserver:
     """All optimizers of a run."""
 
-    def __init__(self, log: RunHistory, quiet: Callable[[], Any]) -> None:
-        self._log = log
-        self._quiet = quiet  # a context in which nothing is traced
+    def __init__(self, history: RunHistory, ownership: Ownership) -> None:
+        self._history, self._ownership = history, ownership
         self.known: dict[int, ObservedOptimizer] = {}
         self.loads: list[tuple[weakref.ref[torch.optim.Optimizer], LoadEvent]] = []
         self.resumed_rates = ResumedLearningRates()
-        self.twins = ReplicaOptimizers(total_norm)
+        self.replicas = ReplicaOptimizers()
         self.listeners: list[UpdateListener] = []
-        self.before_step: Callable[[torch.optim.Optimizer, float | None, list[torch.Tensor]], None] | None = (
-            None
-        )
         self.on_step: Callable[[torch.optim.Optimizer], None] | None = None
-        self.after_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.on_created: Callable[[], None] | None = None
-        self._moved: dict[int, torch.Tensor] = {}  # by step: how far its update went, still on the device
+        self._stepped: list[weakref.ref[torch.optim.Optimizer]] = []  # since the last step of the run
         self._handles: list[Any] = []
+        history.listeners.append(self._step_is_over)
 
-    def install(self, listening: Listening) -> None:
-        listening.add(listen("optimizer_made", self._created))
-        listening.add(listen("optimizer_load", self._loaded))
-        listening.add(listen("optimizer_read", self._read))
+    def install(self, hear: Hear) -> None:
+        hear("optimizer_made", self._created)
+        hear("optimizer_load", self._loaded)
+        hear("optimizer_read", self._read)
+
+    def listen_to_steps(self, paused: Callable[[], bool]) -> None:
+        """Through torch's own hooks, which every optimizer's step passes."""
+
+        def heard(around: Callable[[torch.optim.Optimizer], None]) -> Callable[..., None]:
+            def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+                if not paused() and self._ownership.of_optimizer(optimizer):
+                    around(optimizer)
+
+            return hook
+
         self._handles = [
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
+            register_optimizer_step_pre_hook(heard(self._before)),
+            register_optimizer_step_post_hook(heard(self._after)),
         ]
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._handles = []
 
     def _created(self, original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
@@ -107,7 +98,7 @@ class OptimizerObserver:
         seen = ObservedOptimizer(weakref.ref(optimizer), place)
         seen.facts = self._facts(optimizer, seen)
         self.known[id(optimizer)] = seen
-        self.twins.created(optimizer, rate_of(optimizer))
+        self.replicas.created(optimizer, rate_of(optimizer))
         return seen
 
     def find(self, optimizer: torch.optim.Optimizer) -> ObservedOptimizer:
@@ -130,7 +121,7 @@ class OptimizerObserver:
         event = LoadEvent(
             kind="optimizer",
             place=here(),
-            step=self._log.step,
+            step=self._history.step,
             lr_before=before,
             lr_after=rate_of(optimizer),
             base_before=as_float(base),
@@ -147,62 +138,50 @@ class OptimizerObserver:
             self.loads.append((weakref.ref(optimizer), event))
         return result
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer) -> None:
         seen = self.find(optimizer)
         seen.stepped = here()
         if self.on_step is not None:
             self.on_step(optimizer)
         for listener in self.listeners:
             listener.before_update(optimizer, seen.steps)
-        rate = rate_of(optimizer)
-        if rate is not None:
-            seen.lrs.append(rate)
-            self._note_rate_used(optimizer, rate)
-        with self._quiet():
-            gradients = [
-                p.grad
-                for g in optimizer.param_groups
-                for p in g["params"]
-                if p.grad is not None and is_plain(p.grad)
-            ]
-            norm = total_norm(gradients) if gradients and self._log.current.grad_norm is None else None
-            if norm is not None:
-                self._log.current.grad_norm = norm
-            if _is_power_of_two(seen.steps) or seen.steps % 64 == 0:
+        if any(event.lr_used is None for _, event in self.loads):
+            self._note_rate_used(optimizer)
+        audited = _is_power_of_two(seen.steps) or seen.steps % 64 == 0
+        with unfollowed():
+            if audited:
                 seen.before = [
                     (p, p.detach().clone())
                     for g in optimizer.param_groups
                     for p in g["params"]
                     if p.dtype in HALF and p.grad is not None and is_plain(p)
                 ]
-            self.twins.stepping(optimizer, gradients, seen.stepped)
-            if seen.sampler is None:
-                seen.sampler = UpdateSampler(
-                    [p for g in optimizer.param_groups for p in g["params"] if is_plain(p)]
-                )
-            seen.sampler.before()
-            if self.before_step is not None:
-                self.before_step(optimizer, self._log.current.grad_norm, gradients)
+            self.replicas.stepping(optimizer, seen.stepped)
 
-    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _after(self, optimizer: torch.optim.Optimizer) -> None:
         seen = self.find(optimizer)
         seen.steps += 1
-        with self._quiet():
+        with unfollowed():
             if seen.before:
                 self._audit(seen)
-            seen.facts = self._facts(optimizer, seen) if seen.steps <= 2 else seen.facts
-            moved = seen.sampler.after() if seen.sampler is not None else None
-        if moved is not None:
-            self._moved[self._log.step] = moved
-            self._moved.pop(self._log.step - HISTORY_KEPT, None)
-        self._log.optimizer_steps += 1
-        self._log.close_step(seen.lrs[-1] if seen.lrs else None, None, applied=True)
-        for listener in self.listeners:
-            listener.after_update(optimizer, self._log.history[-1].loss)
-        if self.after_step is not None:
-            self.after_step(optimizer)
+            if seen.steps <= 2:  # its state has been made: what is known if it goes before the run is over
+                seen.facts = self._facts(optimizer, seen)
+        self._stepped.append(weakref.ref(optimizer))
+        if not self._history.guarded:  # nobody else says what a step is
+            running = self._history.running
+            record = StepRecord(self._history.step, running.loss, lr=rate_of(optimizer))
+            self._history.add(replace(record, input_absmax=running.input_absmax))
 
-    def _note_rate_used(self, optimizer: torch.optim.Optimizer, rate: float) -> None:
+    def _step_is_over(self, record: StepRecord) -> None:
+        stepped, self._stepped = self._stepped, []
+        for optimizer in (living for known in stepped if (living := known()) is not None):
+            for listener in self.listeners if record.applied else ():
+                listener.after_update(optimizer, record.loss)
+
+    def _note_rate_used(self, optimizer: torch.optim.Optimizer) -> None:
+        rate = rate_of(optimizer)
+        if rate is None:
+            return
         change = self.resumed_rates.used(optimizer, rate)
         self.loads = [
             (
@@ -226,7 +205,7 @@ class OptimizerObserver:
         seen.before = []
         last = seen.audit or UpdateAudit(0, dtype, 0, 0, 0, 0)
         seen.audit = UpdateAudit(
-            step=self._log.step,
+            step=self._history.step,
             dtype=dtype,
             elements=elements,
             unchanged=unchanged,
@@ -243,16 +222,11 @@ class OptimizerObserver:
         for seen in self.known.values():
             optimizer = seen.optimizer()
             if optimizer is not None:
-                with self._quiet():
+                with unfollowed():
                     seen.facts = self._facts(optimizer, seen)
             if seen.facts is not None:
                 found.append(replace(seen.facts, steps=seen.steps, stepped=seen.stepped))
         return tuple(found)
-
-    def update_ratios(self) -> dict[int, float]:
-        """By step: the norm of the update over that of the weights before it."""
-        with self._quiet():
-            return {step: float(moved) for step, moved in self._moved.items()}
 
     def audits(self) -> tuple[UpdateAudit, ...]:
         return tuple(seen.audit for seen in self.known.values() if seen.audit is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,10 +9,14 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.run_record import Place, ScalerFacts
-from stayfinite.hooks import Listening, listen
+from stayfinite.findings.subjects.run_record import Place, ScalerFacts, StepRecord
 from stayfinite.observers.history import RunHistory, here
-from stayfinite.observers.optimizers import OptimizerObserver, rate_of
+from stayfinite.observers.optimizers import OptimizerObserver
+from stayfinite.observers.ownership import Hear
+from stayfinite.replay.measure import is_bad
+from stayfinite.replay.sites import called_by_us
+from stayfinite.replay.tracer import unfollowed
+from stayfinite.watch.optimizer_facts import rate_of
 
 _FIRST = 10
 _NOWHERE = Place()
@@ -44,22 +47,25 @@ class ObservedScaler:
     scaled: bool = False  # a loss was scaled and the gradients are not unscaled yet
     unscaled: set[int] = field(default_factory=set)
     skipped_now: bool = False
+    losses: list[torch.Tensor] = field(default_factory=list)  # before scaling, since the last update
 
 
 class ScalerObserver:
     """All scalers of a run."""
 
-    def __init__(self, log: RunHistory, optimizers: OptimizerObserver) -> None:
-        self._log, self._optimizers = log, optimizers
+    def __init__(self, history: RunHistory, optimizers: OptimizerObserver) -> None:
+        self._history, self._optimizers = history, optimizers
         self.known: list[ObservedScaler] = []
         self._stepping_now = False
         self._scaled_losses: list[
             tuple[weakref.ref[torch.Tensor], torch.Tensor]
         ] = []  # and the loss before scaling
         self._looking = False
-        self.on_skip: list[Callable[[], None]] = []
+        self.on_created: Callable[[], None] | None = None
+        self.on_skip: Callable[[torch.optim.Optimizer, bool], None] | None = None
+        """A scaler has skipped an update; was the loss itself bad, whatever the scale?"""
 
-    def install(self, listening: Listening) -> None:
+    def install(self, hear: Hear) -> None:
         for event, around in (
             ("scaler_made", self._created),
             ("scale", self._scaling),
@@ -70,47 +76,73 @@ class ScalerObserver:
             ("scale_read", self._reading),
             ("grad", self._gradient_of_scaled),
         ):
-            listening.add(listen(event, around))
+            hear(event, around)
 
     def find(self, scaler: Any) -> ObservedScaler | None:
         return next((seen for seen in self.known if seen.scaler() is scaler), None)
 
     def _created(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
         original(scaler, *args, **kwargs)
+        self.adopt(scaler, here())
+
+    def adopt(self, scaler: Any, made: Place = _NOWHERE) -> None:
+        """A scaler was made, or somebody brought one that had been."""
         if not getattr(scaler, "_enabled", False):
             return
-        earlier = next((w.scale for w in reversed(self.known) if w.steps), None)
+        used = [seen for seen in self.known if seen.steps]
+        earlier = self._scale_now(used[-1]) if used else None
         start = float(getattr(scaler, "_init_scale", 0.0))
-        self.known.append(ObservedScaler(weakref.ref(scaler), here(), start, earlier, start))
+        self.known.append(ObservedScaler(weakref.ref(scaler), made, start, earlier, start))
 
     def _loading(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         seen = self.find(scaler)
-        if seen is not None:
+        if seen is not None and not called_by_us():
             seen.loaded = True
         return original(scaler, *args, **kwargs)
 
+    def restored(self) -> None:
+        """A guard has loaded a checkpoint that holds the scaler."""
+        for seen in self.known:
+            seen.loaded = True
+
     def _scaling(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         seen = self.find(scaler)
-        if seen is not None:
-            seen.scaled, seen.unscaled, seen.stepped = True, set(), set()
-            seen.scale = self._log.scale = self._scale_of(scaler)
         result = original(scaler, *args, **kwargs)
-        if seen is not None and isinstance(result, torch.Tensor):
-            given = args[0] if args else kwargs.get("outputs")
-            if isinstance(given, torch.Tensor) and result.numel() == 1:
-                self._scaled_losses = [*self._scaled_losses[-7:], (weakref.ref(result), given.detach())]
+        if seen is None:
+            return result
+        seen.scaled, seen.unscaled, seen.stepped = True, set(), set()
+        given = args[0] if args else kwargs.get("outputs")
+        if isinstance(result, torch.Tensor) and isinstance(given, torch.Tensor) and result.numel() == 1:
+            before = given.detach()
+            self._scaled_losses = [*self._scaled_losses[-7:], (weakref.ref(result), before)]
+            seen.losses.append(before)
+            del seen.losses[:-64]
         return result
 
-    def before_scaling(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss that this one is a multiple of; the same one where no scaler made it."""
-        return next((given for known, given in self._scaled_losses if known() is loss), loss)
+    def before_scaling(self, loss: torch.Tensor) -> torch.Tensor | None:
+        """The loss that this one is a multiple of; None where no scaler made it."""
+        return next((given for known, given in self._scaled_losses if known() is loss), None)
 
-    def _scale_of(self, scaler: Any) -> float:
-        self._looking = True
-        try:
-            return float(scaler.get_scale())
-        finally:
-            self._looking = False
+    def scale(self) -> torch.Tensor | None:
+        """The scale that is in the losses now, as it lies on the device."""
+        for seen in self.known:
+            scaler = seen.scaler() if seen.scaled else None
+            if scaler is not None:
+                scale = getattr(scaler, "_scale", None)
+                return scale.detach() if isinstance(scale, torch.Tensor) else None
+        return None
+
+    def _scale_now(self, seen: ObservedScaler) -> float:
+        """Asks the device: for a report, not for a step."""
+        scaler = seen.scaler()
+        if scaler is not None:
+            self._looking = True
+            try:
+                with unfollowed():
+                    seen.scale = float(scaler.get_scale())
+            finally:
+                self._looking = False
+        return seen.scale
 
     def _reading(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         seen = self.find(scaler)
@@ -136,8 +168,8 @@ class ScalerObserver:
         return original(scaler, optimizer, *args, **kwargs)
 
     def _stepping(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        seen = self.find(scaler)
-        before = self._optimizers.find(optimizer).steps
+        seen, known = self.find(scaler), self._optimizers.find(optimizer)
+        before = known.steps
         self._stepping_now = True
         try:
             result = original(scaler, optimizer, *args, **kwargs)
@@ -145,27 +177,44 @@ class ScalerObserver:
             self._stepping_now = False
         if seen is None:
             return result
-        seen.steps += 1
         seen.stepped.add(id(optimizer))
-        seen.skipped_now = self._optimizers.find(optimizer).steps == before
-        if seen.skipped_now:
+        if known.steps > before:
+            self._has_stepped(seen)
+        else:
+            known.stepped = here()
+            self._has_skipped(seen, optimizer)
+        return result
+
+    def _has_stepped(self, seen: ObservedScaler) -> None:
+        seen.steps += 1
+        seen.streak, seen.skipped_now, seen.losses = 0, False, []
+
+    def _has_skipped(self, seen: ObservedScaler, optimizer: torch.optim.Optimizer) -> None:
+        with unfollowed():
+            bad = any(is_bad(loss) for loss in seen.losses)
+            loss = float(seen.losses[-1]) if seen.losses else None
+        seen.forward_bad += int(bad)
+        self.skipped(seen)
+        if not self._history.guarded:
+            rate = rate_of(optimizer)
+            self._history.add(StepRecord(self._history.step, loss, lr=rate, scale=seen.scale, applied=False))
+        if self.on_skip is not None:
+            self.on_skip(optimizer, bad)
+
+    def skipped(self, seen: ObservedScaler | None = None) -> None:
+        """An update was left out because of the scale: by the scaler, or by a guard that saw it first."""
+        seen = seen or next((known for known in self.known if known.scaler() is not None), None)
+        if seen is not None:
+            seen.steps += 1
             seen.skipped += 1
             seen.streak += 1
             seen.skipped_first += int(seen.steps <= _FIRST)
-            seen.forward_bad += int(any(not math.isfinite(loss) for loss in self._log.current.losses))
-            self._optimizers.find(optimizer).stepped = here()
-            self._log.close_step(rate_of(optimizer), None, applied=False)
-            for tell in self.on_skip:
-                tell()
-        else:
-            seen.streak = 0
-        return result
+            seen.skipped_now, seen.losses = True, []
 
     def _updating(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(scaler, *args, **kwargs)
         seen = self.find(scaler)
         if seen is not None:
-            seen.scale = self._log.scale = self._scale_of(scaler)
             seen.scaled, seen.stepped = False, set()
         return result
 
@@ -174,7 +223,10 @@ class ScalerObserver:
         if self._stepping_now or not any(seen.scaled for seen in self.known):
             return
         for seen in self.known:
-            seen.stepped_again += int(id(optimizer) in seen.stepped)
+            if id(optimizer) in seen.stepped:
+                seen.stepped_again += 1
+            elif id(optimizer) in seen.unscaled:  # a guard steps it, after a look of its own
+                self._has_stepped(seen)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self.scale_in(parameters) is not None:
             seen = next(w for w in self.known if w.scaled and w.scaler() is not None)
@@ -198,14 +250,14 @@ class ScalerObserver:
                 if optimizer is None or number in seen.unscaled:
                     continue
                 if any(id(p) in wanted for group in optimizer.param_groups for p in group["params"]):
-                    return seen.scale
+                    return self._scale_now(seen)
         return None
 
     def facts(self) -> tuple[ScalerFacts, ...]:
         return tuple(
             ScalerFacts(
                 init_scale=w.init_scale,
-                scale=w.scale,
+                scale=self._scale_now(w),
                 loaded=w.loaded,
                 steps=w.steps,
                 skipped=w.skipped,

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerFacts
-from stayfinite.hooks import Listening, listen
 from stayfinite.observers.history import RunHistory, here
-from stayfinite.observers.optimizers import ObservedOptimizer, OptimizerObserver, rate_of
+from stayfinite.observers.optimizers import ObservedOptimizer, OptimizerObserver
+from stayfinite.observers.ownership import Hear
 from stayfinite.replay.sites import called_by_us
+from stayfinite.watch.optimizer_facts import rate_of
 
 _SHOWN = 64
 _LONG_ENOUGH = 8
@@ -44,20 +45,22 @@ class ObservedScheduler:
 class SchedulerObserver:
     """All schedulers of a run."""
 
-    def __init__(self, log: RunHistory, optimizers: OptimizerObserver, on_step: Callable[[], None]) -> None:
-        self._log, self._optimizers, self._on_step = log, optimizers, on_step
+    def __init__(
+        self, history: RunHistory, optimizers: OptimizerObserver, on_step: Callable[[], None]
+    ) -> None:
+        self._history, self._optimizers, self._on_step = history, optimizers, on_step
         self.known: list[ObservedScheduler] = []
         self.loads: list[LoadEvent] = []
         self.on_load: Callable[[Any, Place], None] | None = None
         self._inside = 0
 
-    def install(self, listening: Listening) -> None:
+    def install(self, hear: Hear) -> None:
         for event, around in (
             ("scheduler_made", self._created),
             ("schedule", self._stepping),
             ("scheduler_load", self._loading),
         ):
-            listening.add(listen(event, around))
+            hear(event, around)
 
     def find(self, scheduler: Any) -> ObservedScheduler | None:
         return next((seen for seen in self.known if seen.scheduler() is scheduler), None)
@@ -70,10 +73,16 @@ class SchedulerObserver:
             original(scheduler, *args, **kwargs)
         finally:
             self._inside -= 1
-        if self._inside or self.find(scheduler) is not None or not hasattr(scheduler, "optimizer"):
+        if not self._inside and hasattr(scheduler, "optimizer") and self.find(scheduler) is None:
+            self._note_rate(scheduler, "made", before, here())
+            self.adopt(scheduler, here())
+
+    def adopt(self, scheduler: Any, made: Place) -> None:
+        """A scheduler was made, or somebody brought one that had been."""
+        optimizer = getattr(scheduler, "optimizer", None)
+        if not isinstance(optimizer, torch.optim.Optimizer):
             return
-        self._note_rate(scheduler, "made", before, here())
-        driven = self._optimizers.find(scheduler.optimizer)
+        driven = self._optimizers.find(optimizer)
         total = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)
         self.known.append(
             ObservedScheduler(
@@ -81,10 +90,10 @@ class SchedulerObserver:
                 type(scheduler).__name__,
                 max(0, int(getattr(scheduler, "last_epoch", 0) or 0)),
                 int(total) if isinstance(total, (int, float)) else None,
-                here(),
+                made,
                 driven,
                 driven.steps,
-                _largest_rate(scheduler.optimizer),
+                _largest_rate(optimizer),
                 base=next(iter(getattr(scheduler, "base_lrs", ())), None),
             )
         )
@@ -131,7 +140,7 @@ class SchedulerObserver:
             LoadEvent(
                 kind="scheduler",
                 place=place,
-                step=self._log.step,
+                step=self._history.step,
                 base_before=float(bases[0]) if bases else None,
                 base_after=float(after[0]) if after else None,
             )

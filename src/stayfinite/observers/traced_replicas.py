@@ -52,6 +52,18 @@ class TracedReplicas:
                     return self._compare(pairs, *shared)
         return ()
 
+    def drifted(self, models: list[torch.nn.Module]) -> bool:
+        """A copy and its source have gradients, and are no longer equal: worth a look at how they were updated."""
+        for reference, keys in self._loads:
+            copy = reference()
+            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
+            if copy is None or source is None:
+                continue
+            for one, two in zip(source.parameters(), copy.parameters(), strict=False):
+                if one.grad is not None and two.grad is not None and one.shape == two.shape:
+                    return not torch.equal(one.detach(), two.detach())
+        return False
+
     def _updates(self, one: torch.Tensor, two: torch.Tensor) -> tuple[Entry, Entry] | None:
         """The last writes to both, when one gradient went into both."""
         journal = self._tracer.follower.journal
