@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,11 +32,21 @@ class StepOwner:
         self._run, self._audit = run, audit
         self._watcher, self._recovery = run.watcher, run.recovery
         self.clip_norm, self.accumulate = clip_norm, accumulate
-        self.window: Window | None = None
+        self._window: Window | None = None
         self.aux: Any = None
         self._stepped: set[int] = set()  # optimizers whose first update went well
 
     # -- gather: losses, then gradients
+
+    @property
+    def window(self) -> Window | None:
+        """The micro-batches of the next update; None between two steps."""
+        return self._window
+
+    @window.setter
+    def window(self, window: Window | None) -> None:
+        self._window = window
+        self._run.observers.ownership.step_in = threading.get_ident() if window is not None else None
 
     @property
     def accumulating(self) -> bool:

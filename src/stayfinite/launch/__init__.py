@@ -67,7 +67,7 @@ def _conclude(
     if options.traced or outcome.interrupted:
         return incidents, remarks
     if session.needs_second_run:
-        what = f"step {session.failing_step} failed"
+        what = f"step {session.first_failing_step} failed"
         failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure, what)
     elif (doubt := session.doubt(incidents)) is not None:
         failure = second_run.FailurePoint(session.history.step, session.seconds, doubt)

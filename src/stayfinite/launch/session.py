@@ -160,6 +160,10 @@ class Session:
         return max((s.step for s in self._unexplained()), default=self.history.step)
 
     @property
+    def first_failing_step(self) -> int:
+        return min((s.step for s in self._unexplained()), default=self.history.step)
+
+    @property
     def seconds(self) -> float:
         """Since the script began."""
         return time.monotonic() - self.history.started

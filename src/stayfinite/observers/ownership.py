@@ -29,6 +29,8 @@ class TrainingParts(Protocol):
 class Ownership:
     """Everything in the process."""
 
+    step_in: int | None = None  # the thread in which a step is open
+
     def of_optimizer(self, optimizer: Any) -> bool:
         return True
 
@@ -45,7 +47,6 @@ class OwnParts(Ownership):
     def __init__(self, parts: TrainingParts) -> None:
         self._parts = weakref.ref(parts)
         self._made_in = threading.get_ident()
-        self.step_in: int | None = None  # the thread in which a step of this run is open
 
     def of_optimizer(self, optimizer: Any) -> bool:
         parts = self._parts()

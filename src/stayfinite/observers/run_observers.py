@@ -84,7 +84,7 @@ class RunObservers:
         owns = self.ownership.of_event
 
         def heard(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self._paused or not owns(event, args, kwargs):
+            if torch.compiler.is_compiling() or self._paused or not owns(event, args, kwargs):
                 return original(*args, **kwargs)
             return around(original, *args, **kwargs)
 
