@@ -15,7 +15,6 @@ from stayfinite.findings.subjects.run_record import StepRecord
 from stayfinite.guarding.attempt import StepResult
 from stayfinite.observers.history import RunHistory
 from stayfinite.recover.ladder import Counters
-from stayfinite.report.html.incident_page import write_incident_page
 from stayfinite.report.progress import Progress, Says
 from stayfinite.report.refusal import cause_and_fix
 from stayfinite.watch.run_files import RunFiles
@@ -168,6 +167,8 @@ class RunReporter:
         self._found.update(finding.code for finding in incident.findings)
         filed = self._journal.incident(incident, goes_on=goes_on)
         if filed.times == 1:
+            from stayfinite.report.html.incident_page import write_incident_page  # needed by a failure only
+
             self._progress.show(incident)
             write_incident_page(self._journal.folder_of(filed))
 

@@ -247,7 +247,9 @@ class Session:
         return to_incident(step, explain(step), environment(torch.device("cpu")))
 
     def _silent(self) -> Incident | None:
-        """A run without a bad value may have failed all the same: rates, lost updates, order of calls."""
+        """A run without a bad value may have failed all the same: learning rates, lost updates, order of calls."""
+        if self.observers.heard_nothing and not self._state and not self.tracer.follower.bad_seen:
+            return None
         step = FailedStep(
             step=self.history.step,
             phase="state",

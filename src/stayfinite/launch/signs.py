@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import torch
 
@@ -32,14 +31,10 @@ def sign_of_trouble(observers: RunObservers) -> str | None:
     return None
 
 
-def _living_tensors() -> Iterator[torch.Tensor]:
-    found = 0
-    for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, torch.nn.Parameter) and 0 < thing.numel() <= _MOST_VALUES:
-            found += 1
-            yield thing
-            if found == _MOST_TENSORS:
-                return
+def _living_tensors() -> list[torch.Tensor]:
+    plain, parameter = torch.Tensor, torch.nn.Parameter
+    found = [thing for thing in gc.get_objects() if type(thing) is plain or type(thing) is parameter]
+    return [tensor for tensor in found[:_MOST_TENSORS] if 0 < tensor.numel() <= _MOST_VALUES]
 
 
 def _sign(value: torch.Tensor, *, gradient: bool) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 from stayfinite.findings.subjects.run_record import FileLoad
 from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.ownership import Hear
-from stayfinite.readers.checkpoint import Unreadable, read_file
 from stayfinite.replay.tracer import unfollowed
 
 _KEPT = 64
@@ -83,6 +82,8 @@ def _damage(file: Any) -> str | None:
 
 
 def _damage_at(path: str) -> str | None:
+    from stayfinite.readers.checkpoint import Unreadable, read_file  # only when a file could not be read
+
     try:
         problems = read_file(path).problems
     except Unreadable as trouble:

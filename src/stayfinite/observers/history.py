@@ -47,7 +47,7 @@ class RunHistory:
 
     def add(self, record: StepRecord, *, last_update: float | None = None) -> None:
         """A step is over. How far the update before it went is known only now."""
-        if last_update is not None and self.recent:
+        if last_update is not None and self.recent and self.recent[-1].applied:
             self.recent[-1] = self.whole[-1] = replace(self.recent[-1], update_ratio=last_update)
             if len(self.first_steps) == len(self.whole):
                 self.first_steps[-1] = self.recent[-1]

@@ -130,6 +130,12 @@ class RunObservers:
         )
         return result
 
+    @property
+    def heard_nothing(self) -> bool:
+        """No step, no optimizer, no load: nothing that a rule could be about."""
+        known = (self.optimizers.known, self.scalers.known, self.clips.known, self.module_loads)
+        return not (self.history.step or any(known) or self.files.loads or self.targets.facts())
+
     def complete(self, step: FailedStep) -> FailedStep:
         """The evidence of a step with all that the observers know now. Of a run that is over, that is more."""
         run = replace(

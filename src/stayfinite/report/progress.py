@@ -12,7 +12,6 @@ from rich.live import Live
 from rich.text import Text
 
 from stayfinite.findings import Incident, Json, as_float
-from stayfinite.report.incident import lines
 
 _LOG = logging.getLogger("stayfinite")
 _LOG.addHandler(
@@ -63,6 +62,8 @@ class Progress:
 
     def show(self, incident: Incident) -> None:
         """The one-screen report of a failure."""
+        from stayfinite.report.incident import lines  # needed by a failure only
+
         if not self._quiet:
             for line in lines(incident):
                 self._console.print(line)
