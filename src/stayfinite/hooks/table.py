@@ -54,6 +54,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("scale_read", _SCALER, "get_scale", "telling penalties that take the scale out"),
     Hook("module_load", "torch.nn.modules.module:Module", "load_state_dict", "findings about loaded weights"),
     Hook("deepcopy", "copy", "deepcopy", "knowing averages and replicas"),
+    Hook("warning", "warnings", "showwarning", "showing a warning of torch at the line of the user's code"),
     Hook("file_load", "torch", "load", "findings about checkpoint files"),
     Hook("file_save", "torch", "save", "findings about what a checkpoint leaves out"),
     Hook("number_read", "torch:Tensor", "item", _WHO_READ),

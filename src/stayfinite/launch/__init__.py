@@ -70,7 +70,7 @@ def _conclude(
         what = f"step {session.first_failing_step} failed"
         failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure, what)
     elif (doubt := session.doubt(incidents)) is not None:
-        failure = second_run.FailurePoint(session.history.step, session.seconds, doubt)
+        failure = second_run.FailurePoint(session.history.step, session.seconds, doubt, of_the_whole=True)
         if not failure.is_early:
             return incidents, remarks
     else:

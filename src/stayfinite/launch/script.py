@@ -83,8 +83,9 @@ def _exit_code(leaving: SystemExit) -> int:
 
 
 def _show(error: BaseException) -> None:
-    """The traceback as the script would have shown it, without our frames at its beginning."""
+    """The traceback as the script would have shown it: our frames are in it only where nobody else's are."""
     trace = without_our_frames(error.__traceback__)
+    error = error.with_traceback(trace)
     if sys.excepthook is not sys.__excepthook__:
         sys.excepthook(type(error), error, trace)
     else:
@@ -92,10 +93,14 @@ def _show(error: BaseException) -> None:
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the script."""
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename.startswith(_OURS)
-        or trace.tb_frame.f_code.co_filename.startswith("<frozen runpy")
-    ):
+    """The part of a traceback that begins in the script, and none of the frames that stand between it and torch."""
+    kept: list[TracebackType] = []
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not filename.startswith(_OURS) and not (filename.startswith("<frozen runpy") and not kept):
+            kept.append(trace)
         trace = trace.tb_next
-    return trace
+    whole: TracebackType | None = None
+    for one in reversed(kept):
+        whole = TracebackType(whole, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return whole

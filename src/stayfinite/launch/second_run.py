@@ -51,6 +51,7 @@ class FailurePoint:
     step: int
     seconds: float
     what: str  # as the beginning of a sentence
+    of_the_whole: bool = False  # nothing failed at a step: the second run is judged when it is over, too
 
     @property
     def is_early(self) -> bool:
@@ -139,7 +140,8 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
         exchange = Path(folder)
         state, output, ended = exchange / "state", exchange / "incidents.json", exchange / "ended.json"
-        beginning.save(state, trace_from_step=first, stop_after_step=failure.step + 1, ended=str(ended))
+        stop = None if failure.of_the_whole else failure.step + 1
+        beginning.save(state, trace_from_step=first, stop_after_step=stop, ended=str(ended))
         command = ["run", "--format", "json", "--output", str(output)]
         command += ["--max-incidents", str(options.max_incidents)]
         command += [*(["-m"] if options.module else []), options.target, *options.arguments]

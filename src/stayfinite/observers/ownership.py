@@ -62,7 +62,7 @@ class OwnParts(Ownership):
             return self.of_optimizer(getattr(args[0], "optimizer", None))
         if event in ("module_load", "deepcopy"):
             return isinstance(args[0], Module) and self._of_module(args[0])
-        if event == "clip":
+        if event in ("clip", "warning"):
             return True  # its parameters may be a generator, which can be read only once: see `of_parameters`
         if event in ("binary_target", "grad"):
             return self.step_in == threading.get_ident()

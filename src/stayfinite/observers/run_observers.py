@@ -26,6 +26,7 @@ from stayfinite.observers.traced_replicas import TracedReplicas
 from stayfinite.replay import Tracer
 from stayfinite.replay.measure import is_bad
 from stayfinite.replay.modules import living_models
+from stayfinite.replay.sites import is_ours, user_site
 from stayfinite.replay.tracer import unfollowed
 
 
@@ -77,6 +78,7 @@ class RunObservers:
             observer.install(self.hear)
         self.hear("module_load", self._loading_module)
         self.hear("deepcopy", self._copying)
+        self.hear("warning", self._warning)
         self.optimizers.listen_to_steps(lambda: self._paused > 0)
 
     def hear(self, event: str, around: Around) -> None:
@@ -113,6 +115,22 @@ class RunObservers:
             self.replicas.copied(source, result)
         self.averages.copied(source, result)
         return result
+
+    def _warning(
+        self,
+        original: Any,
+        message: Any,
+        category: Any,
+        filename: str,
+        lineno: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """torch names the line that called it, which is ours where we stand between: name the user's."""
+        site = user_site(2) if is_ours(filename) else None
+        if site is not None:
+            filename, lineno = site.file, site.line
+        return original(message, category, filename, lineno, *args, **kwargs)
 
     def _loading_module(
         self, original: Any, module: torch.nn.Module, state: Any, *args: Any, **kwargs: Any

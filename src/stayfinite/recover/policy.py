@@ -18,7 +18,7 @@ class RunStopped(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The recovery ladder: skip, then lower the rate, then roll back, then stop. Each rung is bounded.
+    """The recovery ladder: skip, then lower the learning rate, then roll back, then stop. Each rung is bounded.
 
     `bad_component="leave-out"`: a step one of whose loss components is not finite is made again from the others,
     and says so; the same budget bounds it.

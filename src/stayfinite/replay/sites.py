@@ -117,6 +117,10 @@ def written_by_user(skip: int = 1) -> bool:
     return frame is not None and kind_of_file(frame.f_code.co_filename) == USER
 
 
+def is_ours(filename: str) -> bool:
+    return filename.startswith(_OURS)
+
+
 def called_by_us() -> bool:
     """Whether what torch does now was asked for by stayfinite itself (a rollback), through the patches or not."""
     frame: FrameType | None = sys._getframe(1)

@@ -56,7 +56,7 @@ def rate_lines(checkpoint: Checkpoint) -> list[Text]:
                 seen[text] = seen.get(text, 0) + 1
         for text, count in list(seen.items())[:4]:
             groups = f" ({count} groups)" if count > 1 else ""
-            made.append(Text(f"  rate    {text}{groups}"))
+            made.append(Text(f"  learning rate  {text}{groups}"))
         if len(seen) > 4:
             made.append(Text(f"          and {len(seen) - 4} other rates"))
     for scheduler in checkpoint.schedulers:

@@ -17,7 +17,7 @@ _WORDS = {
     "v": "loss scale fell",
     "R": "resume",
     "s": "skipped",
-    "L": "rate jumped",
+    "L": "learning rate jumped",
 }
 
 

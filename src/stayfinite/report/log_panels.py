@@ -10,7 +10,7 @@ from stayfinite.findings.subjects.log import Log, Role, Series
 
 _ORDER = (Role.LOSS, Role.COMPONENT, Role.EVALUATION, Role.NORM, Role.UPDATE, Role.RATE, Role.SCALE)
 _MARKED = {"nonfinite": "not finite", "spike": "spike", "scale-fell": "scale fell", "resume": "resume",
-           "skip": "skipped", "rate-jump": "rate jumped"}  # fmt: skip
+           "skip": "skipped", "rate-jump": "learning rate jumped"}  # fmt: skip
 _MOST_MARKS = 60
 
 

@@ -45,7 +45,7 @@ def at(subject: SourceFile, operation: Operation) -> dict[str, Any]:
 
 
 def level(operation: Operation, usual: Severity) -> Severity:
-    """A result that the script itself tests with isfinite is told as a note."""
+    """A result that the script itself tests with isfinite is reported as a note."""
     return Severity.INFO if operation.checked else usual
 
 
