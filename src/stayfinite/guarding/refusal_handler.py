@@ -59,15 +59,18 @@ class RefusalHandler:
         )
 
     def skipped_by_scaler(self, optimizer: Optimizer, losses: Sequence[Tensor], started: float) -> None:
-        """A script's own scaler has skipped an update, as it may: counted and recorded."""
-        ladder = self._recovery.ladder
-        ladder.backoff()
+        """A script's own scaler has skipped an update: as it may, unless no scale would have made it finite."""
         scale = self._run.observers.scalers.scale()
         values = torch.stack([loss.detach().float() for loss in losses]).tolist() if losses else []
         loss = sum(values) / len(values) if values else None
         verdict = StepVerdict(loss, {}, math.inf, float(scale) if scale is not None else None, None, loss)
         rates = [rate for group in optimizer.param_groups if (rate := as_float(group.get("lr"))) is not None]
-        self._reporter.of_step(verdict, rates, started, ladder.counters, "backoff", applied=False)
+        ladder, what = self._recovery.ladder, None if verdict.loss_is_finite else f"the loss is {loss}"
+        ladder.skipped_by_scaler(expected=what is None)
+        if what is not None:
+            self._reporter.refusal(what, "skip")
+        action = "backoff" if what is None else "skip"
+        self._reporter.of_step(verdict, rates, started, ladder.counters, action, applied=False, what=what)
 
     # -- undo
 

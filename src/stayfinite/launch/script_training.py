@@ -249,7 +249,10 @@ class ScriptTraining:
             with self._tracer.only_looking():
                 loop.decision.skipped_by_scaler(optimizer)
         if loss_was_bad:  # then no smaller scale will help
-            self._detector.step_was_skipped(self._observers.history.recent[-1].step)
+            step = self._observers.history.recent[-1].step
+            self.refused += 1
+            self.actions[step] = "skip"
+            self._detector.step_was_skipped(step)
 
     def _mended(self) -> None:
         """A step that was not applied had left bad buffers."""

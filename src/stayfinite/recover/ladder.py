@@ -99,6 +99,13 @@ class Ladder:
         self.counters.backoffs += 1
         self._recent.append(True)
 
+    def skipped_by_scaler(self, *, expected: bool) -> None:
+        """A scaler that is not ours skipped the step; `expected`: because of its scale."""
+        self.backoff()
+        if not expected:
+            self.counters.backoffs -= 1
+            self.counters.skipped += 1
+
     def failure(self, who: Collection[int] = _THE_ONLY_ONE, *, state_is_bad: bool, is_spike: bool) -> Action:
         """Count a refused step and say what to do about it."""
         self.counters.steps += 1
