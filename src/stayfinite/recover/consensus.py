@@ -22,7 +22,9 @@ def gather(numbers: Tensor) -> Tensor:
     flat = torch.empty(
         world_size() * row.numel(), dtype=row.dtype, device=row.device
     )  # gloo takes no other shape
-    dist.all_gather_into_tensor(flat, row)
+    # The older name warns from torch 2.13 on.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    all_gather(flat, row)
     return flat.view(world_size(), -1)
 
 
