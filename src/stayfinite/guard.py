@@ -219,6 +219,7 @@ class Guard:
         ladder, explainer = self.recovery.ladder, self.explainer
         first = ladder.left_out_in_a_row == 0
         located = explainer.replay(attempt) if explainer.locates and first else None
+        located = explainer.from_any_rank(located, refused.rank)
         self._owner.compute_again_without(list(refused.components), attempt)
         self._reporter.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
         result = self._end(self._owner.make(attempt.optimizers, attempt.make_update))

@@ -30,7 +30,7 @@ FINDING_KEYS = [
     "proof",
 ]  # fmt: skip
 INCIDENT_KEYS = [
-    "schema", "step", "phase", "trigger", "reproduced", "birth", "path", "history", "findings", "action",
+    "schema", "step", "phase", "trigger", "reproduced", "rank", "world_size", "birth", "path", "history", "findings", "action",
     "environment",
 ]  # fmt: skip
 BIRTH_KEYS = [

@@ -128,6 +128,8 @@ class Incident:
     phase: str
     trigger: str
     reproduced: bool | None = None  # None: no replay came to the failing step
+    rank: int | None = 0  # the first that saw it; None if averaged gradients do not tell
+    world_size: int = 1
     birth: Birth | None = None
     path: list[PathStep] = field(default_factory=list)
     history: list[dict[str, Json]] = field(default_factory=list)
@@ -150,6 +152,8 @@ class Incident:
             "phase": self.phase,
             "trigger": self.trigger,
             "reproduced": self.reproduced,
+            "rank": self.rank,
+            "world_size": self.world_size,
             "birth": self.birth.to_json() if self.birth else None,
             "path": [step.to_json() for step in self.path],
             "history": jsonable(self.history),

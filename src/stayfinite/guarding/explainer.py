@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.recover.ranks import world_size
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
 from stayfinite.watch.optimizer_facts import optimizer_facts
@@ -52,6 +54,15 @@ class Explainer:
                 "warning", f"the replay of a refused step failed: {type(error).__name__}: {error}"
             )
             return None
+
+    def from_any_rank(self, evidence: FailedStep | None, first: int | None) -> FailedStep | None:
+        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it."""
+        ranks = self._run.ranks
+        if not ranks.together:
+            return evidence
+        found = ranks.share(pickle.dumps(evidence) if evidence is not None else None, first)
+        seen: FailedStep | None = pickle.loads(found) if found is not None else None
+        return seen
 
     def file(
         self,
@@ -111,6 +122,8 @@ def _explain(
         )
     incident = to_incident(step, explain(step), environment, action)
     incident.history = history
+    incident.world_size = world_size()
+    incident.rank = step.rank if incident.world_size > 1 else 0
     return incident
 
 

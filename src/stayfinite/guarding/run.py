@@ -13,8 +13,9 @@ from stayfinite.guarding.arguments import new_run_dir, own_run_dir
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.reporter import RunReporter
-from stayfinite.recover import Policy, consensus
+from stayfinite.recover import Policy
 from stayfinite.recover.plan import Plan
+from stayfinite.recover.ranks import Ranks, rank
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.environment import environment
@@ -37,8 +38,9 @@ class GuardedRun:
     ) -> None:
         self.state, self.policy = state, policy
         self.device = next(iter(state.parameter_names)).device
-        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), consensus.rank())
-        self.reporter = RunReporter(self.folder, self.device, listeners, quiet=quiet or consensus.rank() > 0)
+        self.ranks = Ranks(self.device, state.models.values())
+        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), rank())
+        self.reporter = RunReporter(self.folder, self.device, listeners, quiet=quiet or rank() > 0)
         weakref.finalize(self, self.reporter.close)
         self.watcher = Watcher(state.parameter_names)
         self.recovery = Recovery(state, policy, plan, self.reporter.tell)
@@ -49,7 +51,3 @@ class GuardedRun:
     def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:
         """The places of these optimizers among all of the run's."""
         return [self.state.optimizers.index(optimizer) for optimizer in optimizers]
-
-    def any_rank(self, flag: bool) -> bool:
-        """Is it so on any rank? The same answer on all of them, and they must all ask."""
-        return consensus.any_rank(flag, self.device)

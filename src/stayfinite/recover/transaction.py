@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from stayfinite.recover.rng import RngState
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import StateCopy, can_change, copy_all
+from stayfinite.shards import local
 
 SMALL = 1 << 16
 """Buffers of at most this many elements are copied before every step."""
@@ -88,7 +89,7 @@ class Transaction:
             if same and tensor.numel() > SMALL and tensor._version == slot.version:
                 continue
             if slot.saved is None or not same:
-                slot.saved = torch.empty_like(tensor, requires_grad=False)
+                slot.saved = torch.empty_like(local(tensor), requires_grad=False)
             slot.version = tensor._version
             saved.append(slot.saved)
             live.append(tensor)
@@ -142,7 +143,7 @@ class Transaction:
     def mark_batch(self) -> None:
         """Another micro-batch of the same update begins: what it does to buffers can be undone alone."""
         self._of_batch = [
-            (slot.owner._buffers, slot.key, tensor, tensor.detach().clone())
+            (slot.owner._buffers, slot.key, tensor, local(tensor).detach().clone())
             for slot in self._slots
             if (tensor := slot.owner._buffers.get(slot.key)) is not None and can_change(tensor)
         ]
@@ -168,7 +169,8 @@ class Transaction:
                     # the forward pass put a new tensor in its place
                     slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)
                 elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
-                    slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+                    mine = local(slot.tensor)
+                    mine.copy_(torch.where(bad.to(mine.device), slot.saved, mine))
 
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""
