@@ -27,6 +27,7 @@ from stayfinite.recover import CheckpointError, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.state import Models, TrainingState, update_average
+from stayfinite.report.progress import Says
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.watcher import Call
 
@@ -87,7 +88,7 @@ class Guard:
             self.state, clip_norm, accumulate, sync, scheduler_interval, probe, **asdict(intervals)
         )
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
-        run = GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, quiet=quiet)
+        run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
         self.run_dir, self.recovery = run.folder, run.recovery
         self._reporter, self._health = run.reporter, run.health
         self._audit = Audit(self.state, run.device, run.reporter.finding)
@@ -103,6 +104,17 @@ class Guard:
         self.loop = WatchedLoop(
             run, self._audit, self._maintenance, self._owner, self.explainer, self._refusal_handler
         )
+
+    def _guarded_run(
+        self,
+        plan: Plan | None,
+        probe: Callable[[], Any] | None,
+        run_dir: str | Path | None,
+        listeners: Sequence[Any],
+        quiet: bool,
+    ) -> GuardedRun:
+        says: Says = "nothing" if quiet else "everything"
+        return GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, says=says)
 
     # -- watch: a step function, or an ordinary loop
 
@@ -298,7 +310,7 @@ class Guard:
 
     def _ready_to_save(self, otherwise: str) -> None:
         self.settle()
-        self.loop.settle_for_save()
+        self.loop.decision.settle_for_save()
         window = self._owner.window
         if window is not None and window.losses:
             raise CheckpointError(
@@ -310,6 +322,7 @@ class Guard:
         """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
         self._maintenance.look_at_the_end()
+        self.explainer.conclude()
         self._reporter.close()
 
     def __enter__(self) -> Guard:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from torch.optim import Optimizer
-
-from stayfinite.findings import Incident, Json, as_float
+from stayfinite.findings import Incident
 from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
+from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.observers.gradients import gradient_facts
 from stayfinite.recover.ranks import world_size
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
-from stayfinite.watch.optimizer_facts import optimizer_facts
 
 
 class Explainer:
@@ -29,6 +26,7 @@ class Explainer:
     def __init__(self, run: GuardedRun, *, locates: bool) -> None:
         self._run = run
         self.locates = locates
+        self._concluded = False
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
@@ -45,7 +43,8 @@ class Explainer:
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:
-            return Replay(self._run.recovery, attempt).of_functions()
+            with self._run.observers.paused():
+                return Replay(self._run.recovery, attempt).of_functions()
         except LateBinding as obstacle:
             self._run.reporter.tell("warning", f"the refused step was not replayed: {obstacle}")
             return None
@@ -76,16 +75,25 @@ class Explainer:
         """Explain what happened, keep it with the run, and show it the first time."""
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
-        machine = environment(self._run.device)
-        result.incident = _explain(refused, evidence, attempt.optimizers, action, reporter.history, machine)
+        result.incident = self._explain(refused, evidence, action)
         reporter.of_incident(result.incident, goes_on=goes_on)
 
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
-        run = self._run
-        refused, history = facts.of_state(run.reporter.step, run.health), run.reporter.history
-        incident = _explain(refused, None, run.state.optimizers, action, history, environment(run.device))
-        run.reporter.of_incident(incident, goes_on=False)
+        refused = facts.of_state(self._run.reporter.step, self._run.health)
+        self._run.reporter.of_incident(self._explain(refused, None, action), goes_on=False)
+
+    def conclude(self) -> None:
+        """The run is over: a run without a bad value may have failed all the same (learning rates, lost updates)."""
+        run, observers = self._run, self._run.observers
+        observers.remove()
+        if self._concluded or not run.reporter.step:
+            return
+        self._concluded = True
+        whole = RunRecord(history=tuple(observers.history.whole), complete=True)
+        step = replace(facts.of_state(run.reporter.step, run.health), run=whole)
+        step = replace(step, gradients=gradient_facts(run.state.parameter_names))
+        run.reporter.at_the_end(explain(observers.complete(step)))
 
     def mended(self) -> None:
         """Say that a body without an update had left bad buffers, which are as they were before it."""
@@ -96,50 +104,22 @@ class Explainer:
             "before",
         )
 
-
-def _explain(
-    refused: FailedStep,
-    evidence: FailedStep | None,
-    optimizers: Sequence[Optimizer],
-    action: str,
-    history: list[dict[str, Json]],
-    environment: dict[str, Json],
-) -> Incident:
-    """The incident: what the guard saw, and where a replay shows more, that too."""
-    run = RunRecord(
-        history=tuple(_records(history)), optimizers=tuple(optimizer_facts(each) for each in optimizers)
-    )
-    step = replace(refused, run=run, reproduced=None if evidence is None else True)
-    if evidence is not None:
-        step = replace(
-            step,
-            phase=evidence.phase,
-            births=evidence.births,
-            sink=evidence.sink,
-            path=evidence.path,
-            benign=evidence.benign,
-            comparisons=evidence.comparisons,
-        )
-    incident = to_incident(step, explain(step), environment, action)
-    incident.history = history
-    incident.world_size = world_size()
-    incident.rank = step.rank if incident.world_size > 1 else 0
-    return incident
-
-
-def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
-    """The recorded steps. How far an update went is known, and recorded, one step later."""
-    steps = [line for line in history if isinstance(line.get("step"), int)]
-    nothing: dict[str, Json] = {}
-    for line, following in zip(steps, [*steps[1:], nothing], strict=False):
-        step, rates = line.get("step"), line.get("lr")
-        if isinstance(step, int):
-            yield StepRecord(
+    def _explain(self, refused: FailedStep, evidence: FailedStep | None, action: str) -> Incident:
+        """The incident: what the guard saw, and where a replay shows more, that too."""
+        run = self._run
+        step = run.observers.complete(replace(refused, reproduced=None if evidence is None else True))
+        if evidence is not None:
+            step = replace(
                 step,
-                loss=as_float(line.get("loss")),
-                grad_norm=as_float(line.get("grad_norm")),
-                lr=as_float(rates[0]) if isinstance(rates, list) and rates else None,
-                scale=as_float(line.get("scale")),
-                update_ratio=as_float(following.get("update_ratio")),
-                applied=line.get("action") == "none",
+                phase=evidence.phase,
+                births=evidence.births,
+                sink=evidence.sink,
+                path=evidence.path,
+                benign=evidence.benign,
+                comparisons=evidence.comparisons,
             )
+        incident = to_incident(step, explain(step), environment(run.device), action)
+        incident.history = run.reporter.lines
+        incident.world_size = world_size()
+        incident.rank = step.rank if incident.world_size > 1 else 0
+        return incident

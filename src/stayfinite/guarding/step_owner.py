@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,11 +31,21 @@ class StepOwner:
         self._run, self._audit = run, audit
         self._watcher, self._recovery = run.watcher, run.recovery
         self.clip_norm, self.accumulate = clip_norm, accumulate
-        self.window: Window | None = None
+        self._window: Window | None = None
         self.aux: Any = None
         self._stepped: set[int] = set()  # optimizers whose first update went well
 
     # -- gather: losses, then gradients
+
+    @property
+    def window(self) -> Window | None:
+        """The micro-batches of the next update; None between two steps."""
+        return self._window
+
+    @window.setter
+    def window(self, window: Window | None) -> None:
+        self._window = window
+        self._run.observers.ownership.step_in = threading.get_ident() if window is not None else None
 
     @property
     def accumulating(self) -> bool:
@@ -107,7 +118,7 @@ class StepOwner:
         if wrong:  # every rank must hear of it, and the norm is what they hear
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
-        scale = scaling.scale(self._run.device)
+        scale = scaling.scale(self._run.device) if scaling.on else self._run.observers.scalers.scale()
         numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering())
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
@@ -172,6 +183,11 @@ class StepOwner:
         if attempt.copied and not self._is_risky(attempt.group):
             self._recovery.transaction.drop_copy(attempt.group)
         return outcome
+
+    def make_anyway(self, outcome: Outcome) -> Outcome:
+        """Where nothing is refused: the update as the script asked for it."""
+        self._watcher.measure(outcome.attempt.make_update)
+        return replace(outcome, trouble=None)
 
     def _take_back(self, attempt: Attempt) -> None:
         """The optimizer raised in the middle of its update."""
@@ -239,7 +255,9 @@ class StepOwner:
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
         counters = self._recovery.ladder.counters
-        return self._run.reporter.of_step(attempt, verdict, counters, "none", applied=True)
+        return self._run.reporter.of_step(
+            verdict, attempt.rates, attempt.window.started, counters, "none", applied=True
+        )
 
     # -- optimizers that evaluate the loss themselves
 

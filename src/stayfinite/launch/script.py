@@ -20,7 +20,7 @@ _OURS = str(Path(stayfinite.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScriptEnd:
     """How the script ended."""
 
     exit_code: int
@@ -28,25 +28,24 @@ class Outcome:
     interrupted: bool = False
 
 
-def run_as_main(target: str, arguments: Sequence[str], *, module: bool) -> Outcome:
+def run_as_main(target: str, arguments: Sequence[str], *, module: bool) -> ScriptEnd:
     """Run it to its end, print the traceback of an uncaught exception, and wait for its threads."""
     try:
         if module:
             _run_module(target, arguments)
         else:
             _run_file(target, arguments)
-        outcome = Outcome(0)
+        outcome = ScriptEnd(0)
     except SystemExit as leaving:
-        outcome = Outcome(_exit_code(leaving))
-    except RunStopped as reason:
-        print(f"stayfinite: {reason}", file=sys.stderr)
-        outcome = Outcome(1)
+        outcome = ScriptEnd(_exit_code(leaving))
+    except RunStopped:  # its guard has said why
+        outcome = ScriptEnd(1)
     except KeyboardInterrupt as error:
         _show(error)
-        outcome = Outcome(130, error, interrupted=True)
+        outcome = ScriptEnd(130, error, interrupted=True)
     except BaseException as error:  # noqa: BLE001 - python itself reports whatever a script raises
         _show(error)
-        outcome = Outcome(1, error)
+        outcome = ScriptEnd(1, error)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

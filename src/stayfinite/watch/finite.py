@@ -43,6 +43,23 @@ def peak(tensors: Iterable[Tensor]) -> Tensor | None:
     return torch.stack([norm.to(device=device, dtype=dtype) for norm in norms]).max()
 
 
+_SAMPLED = 4096
+
+
+@torch.no_grad()
+def sampled_peak(batches: object) -> Tensor | None:
+    """The largest magnitude in a sample of a batch's first floating-point tensor, on its device; None without one."""
+    for _, tensor in tensors_in(batches):
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or not tensor.numel():
+            continue
+        if tensor.is_meta or tensor.is_nested or tensor.dtype in _NARROW or not tensor.is_contiguous():
+            continue
+        sample = tensor.view(-1)[:: max(1, tensor.numel() // _SAMPLED)]
+        largest: Tensor = torch.linalg.vector_norm(sample, float("inf"))
+        return largest
+    return None
+
+
 def all_finite(tensors: Sequence[Tensor]) -> bool:
     """True if no tensor holds NaN or Inf. One transfer to the host."""
     largest = peak(tensors)

@@ -54,9 +54,9 @@ class UpdateSampler:
         if not self._before:
             return None
         sample = self._sample()
-        change = torch.stack(torch._foreach_norm(torch._foreach_sub(sample, self._before)))
-        weight = torch.stack(torch._foreach_norm(self._before))
-        ratio: Tensor = torch.linalg.vector_norm(change.float()) / torch.linalg.vector_norm(
-            weight.float()
-        ).clamp_min(self._least)
+        norms = torch._foreach_norm([*torch._foreach_sub(sample, self._before), *self._before])
+        change, weight = torch.linalg.vector_norm(
+            torch.stack(norms).float().reshape(2, len(sample)), dim=1
+        ).unbind()
+        ratio: Tensor = change / weight.clamp_min(self._least)
         return ratio

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import AverageFacts, Place
-from stayfinite.launch.run_log import here
+from stayfinite.observers.history import here
 from stayfinite.replay import Tracer
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import is_plain
+from stayfinite.replay.tracer import unfollowed
 
 _SAMPLED = 64  # values of each parameter that are remembered
 _KEPT = 16
@@ -22,26 +23,26 @@ _OFTEN = 20
 
 
 @dataclass(slots=True)
-class _Copy:
+class _ModelCopy:
     source: weakref.ref[torch.nn.Module]
     copy: weakref.ref[torch.nn.Module]
     made: Place
     begun_with: dict[str, torch.Tensor]  # a few values of each parameter when it was made
 
 
-class Averages:
+class AverageObserver:
     """Copies of modules, and a few of their values when they were made."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer, self._only_looking = tracer, tracer.only_looking
-        self._copies: list[_Copy] = []
+    def __init__(self, tracer: Tracer | None) -> None:
+        self._tracer = tracer
+        self._copies: list[_ModelCopy] = []
         self._trained: list[
             tuple[weakref.ref[torch.Tensor], torch.Tensor]
         ] = []  # and a sample from the beginning
 
     def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         if steps == 0:
-            with self._only_looking():
+            with unfollowed():
                 self._trained += [
                     (weakref.ref(p), _some(p))
                     for group in optimizer.param_groups
@@ -59,13 +60,13 @@ class Averages:
         if not isinstance(source, torch.nn.Module) or not isinstance(result, torch.nn.Module):
             return
         if len(self._copies) < _KEPT and not torch.compiler.is_compiling():
-            with self._only_looking():
+            with unfollowed():
                 begun = {name: _some(p) for name, p in result.named_parameters() if _is_usable(p)}
-            self._copies.append(_Copy(weakref.ref(source), weakref.ref(result), here(), begun))
+            self._copies.append(_ModelCopy(weakref.ref(source), weakref.ref(result), here(), begun))
 
     def facts(self) -> tuple[AverageFacts, ...]:
         """Copies in half precision that are still there and were written to."""
-        with self._only_looking():
+        with unfollowed():
             return (*self._half_copies(), *self._half_tensors())
 
     def _half_copies(self) -> Iterator[AverageFacts]:
@@ -112,7 +113,7 @@ class Averages:
                     moved += int((_some(parameter).to(tensor.dtype) != rounded).sum())
                     break
         if first is not None:
-            site = self._tracer.written_at(first)
+            site = self._tracer.written_at(first) if self._tracer is not None else None
             made = Place(site.file, site.line, site.source) if site is not None else Place()
             dtype = str(first.dtype).removeprefix("torch.")
             yield AverageFacts(dtype, first._version, values, still, moved, made)

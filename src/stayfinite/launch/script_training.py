@@ -1,9 +1,8 @@
-"""Keeper: guards the training of a script that knows nothing of it, so that a bad step never reaches the weights."""
+"""ScriptTraining: makes a guard when a script begins to train, and brings the script's own calls to it."""
 
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,64 +15,34 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.guard import Guard, StepResult
-from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.explainer import Explainer
+from stayfinite.guard import StepResult
 from stayfinite.guarding.loop import WatchedLoop
-from stayfinite.hooks import listen
-from stayfinite.launch.observers import Observers
+from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
+from stayfinite.launch.script_guard import ScriptGuard
 from stayfinite.launch.training_parts import training_parts
-from stayfinite.launch.watch import Watch
+from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
-from stayfinite.report.refusal import sentence
-from stayfinite.watch.intercept import intercept
+from stayfinite.watch.intercept import intercept, roots_of
+
+_BESIDE_KEPT = 8
 
 
-class ScriptExplainer(Explainer):
-    """What a guard refuses becomes a suspicion of the run's session instead of a file of its own."""
-
-    tell: Callable[[FailedStep, FailedStep | None, StepResult], None]
-    tell_mended: Callable[[], None]
-
-    def file(
-        self,
-        refused: FailedStep,
-        evidence: FailedStep | None,
-        attempt: Attempt,
-        result: StepResult,
-        *,
-        goes_on: bool,
-    ) -> None:
-        self.tell(refused, evidence, result)
-
-    def mended(self) -> None:
-        super().mended()
-        self.tell_mended()
-
-    may_repeat_in_place = False
-    """The script would see it (counters, prints): a second run of it in a sandbox locates the failure instead."""
-
-
-class ScriptGuard(Guard):
-    """A guard of a script that does not call it."""
-
-    explainer: ScriptExplainer
-    _explainer_class = ScriptExplainer
-
-
-class Keeper:
-    """Makes a guard when the script begins to train, and brings the script's own calls to it.
-
-    Batches of a DataLoader mark where a step begins. Without one, a step ends with its update.
-    """
+class ScriptTraining:
+    """Batches of a DataLoader mark where a step begins. Without one, a step ends with its update."""
 
     def __init__(
-        self, observers: Observers, watch: Watch, policy: Policy, options: Options, folder: RunFolder
+        self,
+        observers: RunObservers,
+        detector: FailureDetector,
+        policy: Policy | None,
+        options: Options,
+        folder: RunFolder,
     ) -> None:
-        self._observers, self._watch, self._tracer = observers, watch, observers.tracer
+        """`policy`: None refuses nothing."""
+        self._observers, self._detector, self._tracer = observers, detector, detector.tracer
         self._policy, self._options, self._folder = policy, options, folder
         self._guard: ScriptGuard | None = None
         self._loop: WatchedLoop | None = None
@@ -83,15 +52,15 @@ class Keeper:
         self._driven: Iterator[Any] | None = None
         self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
         self.refused = self.mended = 0
-        self._in_skipped_step = False
         self.actions: dict[int, str] = {}  # by step
         self.counts = Counters()
         self.obstacle: str | None = None
 
     def install(self) -> None:
-        self._observers.listening.add(listen("batch", self._next_batch))
+        self._observers.hear("batch", self._next_batch)
+        self._observers.hear("backward", self._first_backward)
         self._observers.optimizers.on_created = self._optimizer_was_made
-        self._observers.scalers.on_skip.append(self._scaler_skipped)
+        self._observers.scalers.on_skip = self._scaler_skipped
         self._wait_for_forward()
 
     def remove(self) -> None:
@@ -110,7 +79,6 @@ class Keeper:
                 f"{self.refused} updates were not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
-
         if self.mended:
             yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
 
@@ -144,20 +112,25 @@ class Keeper:
     def _make_guard(self, optimizers: list[Optimizer]) -> None:
         schedulers = [s for w in self._observers.schedulers.known if (s := w.scheduler()) is not None]
         models, averages = training_parts(optimizers)
+        refuses = self._policy is not None
         guard = ScriptGuard(
+            self._observers,
             next(iter(models.values())) if len(models) == 1 else models,
             optimizers,
-            [s for s in schedulers if getattr(s, "optimizer", None) in optimizers],
+            refuses=refuses,
+            scheduler=[s for s in schedulers if getattr(s, "optimizer", None) in optimizers],
             ema=averages,
             clip_norm=self._options.clip,
-            run_dir=self._folder.open(),
-            policy=self._policy,
+            run_dir=self._folder.open() if refuses else self._folder.start,
+            policy=self._policy or Policy(spikes="ignore"),
             scheduler_interval="epoch",  # the script advances them
-            quiet=True,
             locate=self._options.locate != "off",
+            check_every=100 if refuses else 0,
+            snapshot_every=100 if refuses else 0,
         )
         guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
         self._guard, self._loop = guard, guard.loop
+        self._detector.guarded = True
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
 
@@ -168,6 +141,7 @@ class Keeper:
         self._driven = None  # a loop that was left ends here, with what was refused in it
         self.counts.add(self._guard.counters)
         self._guard.close()
+        self._observers.history.guarded = self._detector.guarded = False
         self._guard = self._loop = self._driving = self._driven = None
         self._beside = []
         gc.collect()  # models that the script has dropped must not live on in a cycle of references
@@ -203,18 +177,13 @@ class Keeper:
             yield batch
 
     def _advance(self, driven: Iterator[Any]) -> Any:
-        loop = self._loop
-        was_replaying = loop is not None and loop.replaying
-        if not was_replaying:
+        if not (self._loop is not None and self._loop.replaying):
             self._beside = []
         try:
             return next(driven)
         except BaseException:
             self._driving = self._driven = None
             raise
-        finally:
-            if was_replaying:
-                self._observers.log.begin_again()
 
     def _batch_beside(self, original: Any, iterator: Any, loop: WatchedLoop) -> Any:
         """A second loader in the same step; in a replay it gives again what it gave before."""
@@ -228,6 +197,17 @@ class Keeper:
         del self._beside[:-_BESIDE_KEPT]
         return batch
 
+    def _first_backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        """Of a script that trains tensors without a module: the guard is made now, too late to listen to this pass."""
+        if self._guard is None:
+            self._begin()
+            if self._loop is not None:
+                before = self.before_backward()
+                result = original(tensors, *args, **kwargs)
+                self.saw_backward(roots_of(tensors), before)
+                return result
+        return original(tensors, *args, **kwargs)
+
     def before_backward(self) -> Any:
         return self._loop.before_backward() if self._loop is not None else None
 
@@ -235,10 +215,10 @@ class Keeper:
         if self._loop is not None:
             with self._tracer.only_looking():
                 if self._driven is None:
-                    self._loop.put_back_aftermath()
-                scalers = self._observers.scalers
-                losses = roots if self._loop.replaying else [scalers.before_scaling(root) for root in roots]
-                self._loop.saw_backward(losses, before)
+                    self._loop.decision.put_back_aftermath()
+                reached = self._loop.saw_backward(roots, before)
+            if not reached and not self._loop.replaying:
+                self._detector.check_losses(roots)  # of tensors that no optimizer holds
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         if self._loop is None or self._tracer.active:
@@ -262,37 +242,24 @@ class Keeper:
         with self._tracer.following_again():
             return step()
 
-    def _scaler_skipped(self) -> None:
+    def _scaler_skipped(self, optimizer: Optimizer, loss_was_bad: bool) -> None:
         """The scaler refused the step itself; buffers that its forward pass made bad are put back."""
         loop = self._loop
         if loop is not None and not loop.replaying:
             with self._tracer.only_looking():
-                self._in_skipped_step = True
-                loop.begin_again()
-                self._in_skipped_step = False
+                loop.decision.skipped_by_scaler(optimizer)
+        if loss_was_bad:  # then no smaller scale will help
+            self._detector.step_was_skipped(self._observers.history.recent[-1].step)
 
     def _mended(self) -> None:
-        """A step that was not applied had left bad buffers. One that the scaler skipped has been counted already."""
+        """A step that was not applied had left bad buffers."""
         self.mended += 1
-        self._watch.buffers_were_bad(self._observers.log.step - int(self._in_skipped_step))
+        self._detector.buffers_were_bad(self._observers.history.step)
 
     def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
-        log = self._observers.log
-        made = refused.bad_update  # and taken back: then it has been counted
-        step = log.step - 1 if made else log.step
         self.refused += 1
-        self.actions[step] = result.action
-        self._watch.step_was_refused(refused.trigger, step, evidence)
-        if not made:
-            log.close_step(None, refused.grad_norm, applied=False)
-        print(
-            f"stayfinite: step {step}: {sentence(refused)}; the update is not applied ({result.action}).",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-_BESIDE_KEPT = 8
+        self.actions[result.step] = result.action
+        self._detector.step_was_refused(refused.trigger, result.step, evidence)
 
 
 def _scaler_skips(optimizer: Optimizer) -> bool:

@@ -21,7 +21,7 @@ class _Loaded:
     settled: bool = False  # the script set the rate itself, or gave the scheduler its own state
 
 
-class ResumedRates:
+class ResumedLearningRates:
     """Rates of loaded optimizer states that no step has used yet."""
 
     def __init__(self) -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -16,11 +15,13 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, Resume
-from stayfinite.hooks import Listening, listen
-from stayfinite.launch.optimizers import Optimizers, rate_of
-from stayfinite.launch.run_log import RunLog, here
-from stayfinite.launch.twins import Signature, signature_of
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.optimizers import OptimizerObserver
+from stayfinite.observers.ownership import Hear
+from stayfinite.observers.replica_optimizers import Signature, signature_of
 from stayfinite.replay.measure import is_plain
+from stayfinite.replay.tracer import unfollowed
+from stayfinite.watch.optimizer_facts import rate_of
 
 _SAVES_KEPT, _RESUMES_KEPT = 16, 16
 _BEFORE, _AFTER = 32, 10  # losses kept
@@ -61,13 +62,12 @@ class _Loading:
     resumed: set[int] = field(default_factory=set)  # optimizers that stepped since
 
 
-class Resumes:
+class ResumeObserver:
     """Optimizers that began with weights from a checkpoint."""
 
-    def __init__(
-        self, log: RunLog, optimizers: Optimizers, quiet: Callable[[], AbstractContextManager[Any]]
-    ) -> None:
-        self._log, self._optimizers, self._quiet = log, optimizers, quiet
+    def __init__(self, history: RunHistory, optimizers: OptimizerObserver) -> None:
+        self._history = history
+        optimizers.listeners.append(self)
         self._losses: dict[int, tuple[weakref.ref[torch.optim.Optimizer], deque[float]]] = {}
         self._saves: deque[_Saved] = deque(maxlen=_SAVES_KEPT)
         self._loading = _Loading()
@@ -75,16 +75,15 @@ class Resumes:
             deque(maxlen=_RESUMES_KEPT)
         )
 
-    def install(self, listening: Listening) -> None:
-        listening.add(listen("file_save", self._saving))
-        listening.add(listen("file_load", self._loading_file))
-        self._optimizers.listeners.append(self)
+    def install(self, hear: Hear) -> None:
+        hear("file_save", self._saving)
+        hear("file_load", self._loading_file)
 
     # -- saving and loading ------------------------------------------------------------------------------
 
     def _saving(self, original: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(obj, *args, **kwargs)
-        with self._quiet():
+        with unfollowed():
             contents = _contents(obj)
         if contents is not None:
             trained = [
@@ -97,7 +96,7 @@ class Resumes:
 
     def _loading_file(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        with self._quiet():
+        with unfollowed():
             contents = _contents(result)
         saved = next((s for s in reversed(self._saves) if s.contents == contents), None)
         if saved is not None or not self._loading.module or self._loading.resumed:
@@ -137,7 +136,7 @@ class Resumes:
         saved = loading.saved
         resume = Resume(
             optimizer=type(optimizer).__name__,
-            step=self._log.step,
+            step=self._history.step,
             saved=saved.place if saved is not None else Place(),
             loaded=loading.place if loading.place.line else scheduler,
             saved_optimizer=saved is not None and saved.has_optimizer,

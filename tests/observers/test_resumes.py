@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from stayfinite.launch.observers import Observers
-from stayfinite.launch.run_log import RunLog
-from stayfinite.replay import Tracer
+from stayfinite.observers.run_observers import RunObservers
 
 Parts = tuple[torch.nn.Module, torch.optim.Optimizer]
 
 
 @pytest.fixture
-def observers() -> Iterator[Observers]:
-    found = Observers(RunLog(), Tracer())
+def observers() -> Iterator[RunObservers]:
+    found = RunObservers()
     found.install()
     yield found
     found.remove()
@@ -28,16 +26,16 @@ def build() -> Parts:
     return net, torch.optim.Adam(net.parameters(), 1e-2)
 
 
-def train(parts: Parts, observers: Observers, losses: list[float]) -> None:
+def train(parts: Parts, observers: RunObservers, losses: list[float]) -> None:
     net, opt = parts
     for loss in losses:
         opt.zero_grad()
         net(torch.ones(3)).sum().backward()
-        observers.log.loss(loss)
+        observers.history.running.losses = [loss]
         opt.step()
 
 
-def test_a_renamed_file_is_known_again(observers: Observers, tmp_path: Path) -> None:
+def test_a_renamed_file_is_known_again(observers: RunObservers, tmp_path: Path) -> None:
     net, opt = build()
     train((net, opt), observers, [float(i) for i in range(1, 41)])
     torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, tmp_path / "part")
@@ -60,7 +58,7 @@ def test_a_renamed_file_is_known_again(observers: Observers, tmp_path: Path) -> 
     assert "torch.load" in (resume.loaded.source or "")
 
 
-def test_weights_alone_and_a_scheduler(observers: Observers) -> None:
+def test_weights_alone_and_a_scheduler(observers: RunObservers) -> None:
     first = build()
     schedule = torch.optim.lr_scheduler.StepLR(first[1], 100)
     train(first, observers, [1.0] * 12)
@@ -80,7 +78,7 @@ def test_weights_alone_and_a_scheduler(observers: Observers) -> None:
     assert "other.load_state_dict" in (resume.loaded.source or "")
 
 
-def test_going_back_is_no_resume_and_twins_are_not_guessed(observers: Observers, tmp_path: Path) -> None:
+def test_going_back_is_no_resume_and_twins_are_not_guessed(observers: RunObservers, tmp_path: Path) -> None:
     net, opt = build()
     twin = build()
     for parts in ((net, opt), twin):

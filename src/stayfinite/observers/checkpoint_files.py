@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from stayfinite.findings.subjects.run_record import FileLoad
-from stayfinite.hooks import Listening, listen
-from stayfinite.launch.run_log import RunLog, here
-from stayfinite.readers.checkpoint import Unreadable, read_file
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.ownership import Hear
+from stayfinite.replay.tracer import unfollowed
 
 _KEPT = 64
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
-class CheckpointFiles:
+class CheckpointFileObserver:
     """All calls of torch.load."""
 
-    def __init__(self, log: RunLog, quiet: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._log, self._quiet = log, quiet
+    def __init__(self, history: RunHistory) -> None:
+        self._history = history
         self.loads: list[FileLoad] = []
         self._errors: set[tuple[int, str]] = set()
 
-    def install(self, listening: Listening) -> None:
-        listening.add(listen("file_load", self._loading))
+    def install(self, hear: Hear) -> None:
+        hear("file_load", self._loading)
 
     def raised(self, error: BaseException) -> bool:
         """This error came from a file that is no whole checkpoint."""
@@ -39,13 +37,13 @@ class CheckpointFiles:
         except _NO_FILE:
             raise
         except Exception as error:
-            with self._quiet():
+            with unfollowed():
                 damage = _damage(file)
             if damage is not None:
                 self._errors.add((id(error), str(error)))
-                self._note(FileLoad(place, _name(file), self._log.step, damage))
+                self._note(FileLoad(place, _name(file), self._history.step, damage))
             raise
-        self._note(FileLoad(place, _name(file), self._log.step))
+        self._note(FileLoad(place, _name(file), self._history.step))
         return result
 
     def _note(self, load: FileLoad) -> None:
@@ -84,6 +82,8 @@ def _damage(file: Any) -> str | None:
 
 
 def _damage_at(path: str) -> str | None:
+    from stayfinite.readers.checkpoint import Unreadable, read_file  # only when a file could not be read
+
     try:
         problems = read_file(path).problems
     except Unreadable as trouble:

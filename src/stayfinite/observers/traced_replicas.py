@@ -16,7 +16,7 @@ from stayfinite.replay.op_journal import Entry, OpJournal, memory_key
 _BACK = 6  # ops from the update back to the gradient that both copies share
 
 
-class Replicas:
+class TracedReplicas:
     """Which models were loaded from one another."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -51,6 +51,18 @@ class Replicas:
                 if shared is not None:
                     return self._compare(pairs, *shared)
         return ()
+
+    def drifted(self, models: list[torch.nn.Module]) -> bool:
+        """A copy and its source have gradients, and are no longer equal: worth a look at how they were updated."""
+        for reference, keys in self._loads:
+            copy = reference()
+            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
+            if copy is None or source is None:
+                continue
+            for one, two in zip(source.parameters(), copy.parameters(), strict=False):
+                if one.grad is not None and two.grad is not None and one.shape == two.shape:
+                    return not torch.equal(one.detach(), two.detach())
+        return False
 
     def _updates(self, one: torch.Tensor, two: torch.Tensor) -> tuple[Entry, Entry] | None:
         """The last writes to both, when one gradient went into both."""

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerFacts
-from stayfinite.hooks import Listening, listen
-from stayfinite.launch.optimizers import Optimizers, rate_of
-from stayfinite.launch.optimizers import Watched as WatchedOptimizer
-from stayfinite.launch.run_log import RunLog, here
+from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.optimizers import ObservedOptimizer, OptimizerObserver
+from stayfinite.observers.ownership import Hear
 from stayfinite.replay.sites import called_by_us
+from stayfinite.watch.optimizer_facts import rate_of
 
 _SHOWN = 64
 _LONG_ENOUGH = 8
@@ -24,7 +24,7 @@ _RESTARTS = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR")
 
 
 @dataclass(slots=True)
-class Watched:
+class ObservedScheduler:
     """One scheduler over its life."""
 
     scheduler: weakref.ref[Any]
@@ -32,7 +32,7 @@ class Watched:
     start_epoch: int
     total_steps: int | None
     created: Place
-    optimizer: WatchedOptimizer
+    optimizer: ObservedOptimizer
     updates_before: int  # steps that the optimizer had made when this was
     peak: float
     gone: int = 0
@@ -42,26 +42,28 @@ class Watched:
     base: float | None = None  # the rate it was given
 
 
-class Schedulers:
+class SchedulerObserver:
     """All schedulers of a run."""
 
-    def __init__(self, log: RunLog, optimizers: Optimizers, on_step: Callable[[], None]) -> None:
-        self._log, self._optimizers, self._on_step = log, optimizers, on_step
-        self.known: list[Watched] = []
+    def __init__(
+        self, history: RunHistory, optimizers: OptimizerObserver, on_step: Callable[[], None]
+    ) -> None:
+        self._history, self._optimizers, self._on_step = history, optimizers, on_step
+        self.known: list[ObservedScheduler] = []
         self.loads: list[LoadEvent] = []
         self.on_load: Callable[[Any, Place], None] | None = None
         self._inside = 0
 
-    def install(self, listening: Listening) -> None:
+    def install(self, hear: Hear) -> None:
         for event, around in (
             ("scheduler_made", self._created),
             ("schedule", self._stepping),
             ("scheduler_load", self._loading),
         ):
-            listening.add(listen(event, around))
+            hear(event, around)
 
-    def find(self, scheduler: Any) -> Watched | None:
-        return next((watched for watched in self.known if watched.scheduler() is scheduler), None)
+    def find(self, scheduler: Any) -> ObservedScheduler | None:
+        return next((seen for seen in self.known if seen.scheduler() is scheduler), None)
 
     def _created(self, original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         optimizer = args[0] if args else kwargs.get("optimizer")
@@ -71,21 +73,27 @@ class Schedulers:
             original(scheduler, *args, **kwargs)
         finally:
             self._inside -= 1
-        if self._inside or self.find(scheduler) is not None or not hasattr(scheduler, "optimizer"):
+        if not self._inside and hasattr(scheduler, "optimizer") and self.find(scheduler) is None:
+            self._note_rate(scheduler, "made", before, here())
+            self.adopt(scheduler, here())
+
+    def adopt(self, scheduler: Any, made: Place) -> None:
+        """A scheduler was made, or somebody brought one that had been."""
+        optimizer = getattr(scheduler, "optimizer", None)
+        if not isinstance(optimizer, torch.optim.Optimizer):
             return
-        self._note_rate(scheduler, "made", before, here())
-        driven = self._optimizers.find(scheduler.optimizer)
+        driven = self._optimizers.find(optimizer)
         total = getattr(scheduler, "total_steps", None) or getattr(scheduler, "T_max", None)
         self.known.append(
-            Watched(
+            ObservedScheduler(
                 weakref.ref(scheduler),
                 type(scheduler).__name__,
                 max(0, int(getattr(scheduler, "last_epoch", 0) or 0)),
                 int(total) if isinstance(total, (int, float)) else None,
-                here(),
+                made,
                 driven,
                 driven.steps,
-                _largest_rate(scheduler.optimizer),
+                _largest_rate(optimizer),
                 base=next(iter(getattr(scheduler, "base_lrs", ())), None),
             )
         )
@@ -97,18 +105,18 @@ class Schedulers:
             result = original(scheduler, *args, **kwargs)
         finally:
             self._inside -= 1
-        watched = self.find(scheduler)
-        if self._inside or watched is None:
+        seen = self.find(scheduler)
+        if self._inside or seen is None:
             return result
-        watched.steps += 1
-        watched.stepped = here()
-        self._note_rate(scheduler, "stepped", before, watched.stepped)
+        seen.steps += 1
+        seen.stepped = here()
+        self._note_rate(scheduler, "stepped", before, seen.stepped)
         largest = _largest_rate(scheduler.optimizer)
-        watched.peak = max(watched.peak, largest)
-        watched.gone += int(largest < _GONE * watched.peak)
+        seen.peak = max(seen.peak, largest)
+        seen.gone += int(largest < _GONE * seen.peak)
         rate = scheduler.optimizer.param_groups[0].get("lr")
         if isinstance(rate, (int, float, torch.Tensor)):
-            watched.lrs.append(float(rate))
+            seen.lrs.append(float(rate))
         self._on_step()
         return result
 
@@ -132,7 +140,7 @@ class Schedulers:
             LoadEvent(
                 kind="scheduler",
                 place=place,
-                step=self._log.step,
+                step=self._history.step,
                 base_before=float(bases[0]) if bases else None,
                 base_after=float(after[0]) if after else None,
             )
@@ -168,15 +176,15 @@ def _largest_rate(optimizer: torch.optim.Optimizer) -> float:
     return max((float(group.get("lr", 0.0)) for group in optimizer.param_groups), default=0.0)
 
 
-def _rose_after_fall(watched: Watched) -> bool:
+def _rose_after_fall(seen: ObservedScheduler) -> bool:
     """The rate reached its lowest point and then rose until the end, in a schedule that does not restart."""
-    rates = watched.lrs
-    if watched.kind in _RESTARTS or len(rates) < _LONG_ENOUGH:
+    rates = seen.lrs
+    if seen.kind in _RESTARTS or len(rates) < _LONG_ENOUGH:
         return False
     lowest = rates.index(min(rates))
     tail = rates[lowest:]
     fell = lowest > 0 and rates[0] > min(rates)
-    if len(tail) < _LONG_ENOUGH or not (fell or watched.start_epoch > 0):
+    if len(tail) < _LONG_ENOUGH or not (fell or seen.start_epoch > 0):
         return False
     return tail[-1] > 1.05 * tail[0] and all(b >= a for a, b in pairwise(tail))
 

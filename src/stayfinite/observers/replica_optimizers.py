@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -38,11 +38,22 @@ class _Stepping:
     off: bool = False
 
 
-class Twins:
+def total_norm(gradients: list[torch.Tensor]) -> float:
+    """The norm over all gradients; NaN or Inf when any is not finite. One fused pass per device and dtype."""
+    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for gradient in gradients:
+        groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+    square = 0.0
+    for group in groups.values():
+        norms = torch.stack(torch._foreach_norm(group))
+        square += float(torch.linalg.vector_norm(norms.double())) ** 2
+    return math.sqrt(square) if square >= 0 else math.nan
+
+
+class ReplicaOptimizers:
     """Optimizers of the same kind over parameters of the same shapes."""
 
-    def __init__(self, norm: Callable[[list[torch.Tensor]], float]) -> None:
-        self._norm = norm
+    def __init__(self) -> None:
         self._known: dict[int, _Stepping] = {}
 
     def created(self, optimizer: torch.optim.Optimizer, rate: float | None) -> None:
@@ -53,28 +64,31 @@ class Twins:
         self._known.pop(id(optimizer), None)
         self._known[id(optimizer)] = _Stepping(weakref.ref(optimizer), signature_of(optimizer), rate)
 
-    def stepping(self, optimizer: torch.optim.Optimizer, gradients: list[torch.Tensor], place: Place) -> None:
+    def stepping(self, optimizer: torch.optim.Optimizer, place: Place) -> None:
         """It is about to step."""
         own = self._known.get(id(optimizer))
         if own is None or own.off or own.optimizer() is not optimizer:
             return
-        twins = self._twins(own)
-        if not twins or not gradients:
+        others = self._alike(own)
+        if not others:
+            return
+        gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None and is_plain(p.grad)]
+        if not gradients:
             return
         own.steps += 1
         own.place = place
         if len(own.weights_at) >= _KEPT:
             return
-        weights = self._norm([p.detach() for p in _parameters(optimizer) if is_plain(p)])
+        weights = total_norm([p.detach() for p in _parameters(optimizer) if is_plain(p)])
         own.first_weights = weights if own.first_weights is None else own.first_weights
-        gradient = self._norm(gradients)
+        gradient = total_norm(gradients)
         if gradient > 0 and math.isfinite(gradient) and math.isfinite(weights):
             own.weights_at[gradient] = weights
         own.off = own.steps == _TRIED and not any(
-            own.weights_at.keys() & twin.weights_at.keys() for twin in twins
+            own.weights_at.keys() & other.weights_at.keys() for other in others
         )
 
-    def _twins(self, own: _Stepping) -> list[_Stepping]:
+    def _alike(self, own: _Stepping) -> list[_Stepping]:
         if len(self._known) < 2:
             return []
         return [
@@ -86,21 +100,21 @@ class Twins:
     def facts(self) -> tuple[ReplicaFacts, ...]:
         """The replicas of the first model that has any that drifted; () when there are none."""
         for first in self._known.values():
-            apart = [twin for twin in self._twins(first) if _drifted(first, twin)]
+            apart = [other for other in self._alike(first) if _drifted(first, other)]
             if apart and first.optimizer() is not None:
                 return tuple(_facts(first, (first, *apart)))
         return ()
 
 
-def _drifted(first: _Stepping, twin: _Stepping) -> bool:
+def _drifted(first: _Stepping, other: _Stepping) -> bool:
     """They began equal, nearly all gradients were common, and some of these at weights that were not equal."""
-    if first.first_weights is None or first.first_weights != twin.first_weights:
+    if first.first_weights is None or first.first_weights != other.first_weights:
         return False
-    if first.first_rate != twin.first_rate or not _comparable(first, twin):
+    if first.first_rate != other.first_rate or not _comparable(first, other):
         return False
-    common = first.weights_at.keys() & twin.weights_at.keys()
-    differed = [g for g in common if first.weights_at[g] != twin.weights_at[g]]
-    fewer = min(len(first.weights_at), len(twin.weights_at))
+    common = first.weights_at.keys() & other.weights_at.keys()
+    differed = [g for g in common if first.weights_at[g] != other.weights_at[g]]
+    fewer = min(len(first.weights_at), len(other.weights_at))
     return len(differed) >= _ENOUGH and len(common) >= _MOST * fewer
 
 

@@ -1,4 +1,4 @@
-"""Twins: replicas are told from copies that learn for themselves, without a trace."""
+"""ReplicaOptimizers: replicas are told from copies that learn for themselves, without a trace."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, ReplicaFacts
-from stayfinite.launch.optimizers import total_norm
-from stayfinite.launch.twins import Twins
+from stayfinite.observers.replica_optimizers import ReplicaOptimizers
 
 HERE = Place("train.py", 7)
 
@@ -22,9 +21,9 @@ def trained(
     first = torch.nn.Linear(3, 1)
     nets = [first, copy.deepcopy(first)]
     opts = [torch.optim.SGD(net.parameters(), rate) for net, rate in zip(nets, rates, strict=True)]
-    twins = Twins(total_norm)
+    replicas = ReplicaOptimizers()
     for opt, rate in zip(opts, rates, strict=True):
-        twins.created(opt, rate)
+        replicas.created(opt, rate)
     for number in range(20):
         for net, opt in zip(nets, opts, strict=True):
             x = torch.randn(4, 3)
@@ -34,11 +33,11 @@ def trained(
             for one, two in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
                 assert one.grad is not None
                 two.grad = one.grad.clone()
-        for rank, (net, opt) in enumerate(zip(nets, opts, strict=True)):
+        for rank, opt in enumerate(opts):
             if steps(rank, number):
-                twins.stepping(opt, [p.grad for p in net.parameters() if p.grad is not None], HERE)
+                replicas.stepping(opt, HERE)
                 opt.step()
-    return twins.facts()
+    return replicas.facts()
 
 
 def test_a_replica_that_misses_updates() -> None:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from stayfinite.findings.subjects.run_record import Place, TargetFacts
-from stayfinite.hooks import Listening, listen
-from stayfinite.launch.run_log import here
+from stayfinite.observers.history import here
+from stayfinite.observers.ownership import Hear
 from stayfinite.replay.measure import measurable
+from stayfinite.replay.tracer import unfollowed
 
 _FIRST, _THEN_EVERY = 4, 64
 
 
-class Targets:
+class TargetObserver:
     """The range of what each line gave as a target; the first calls are looked at, then one in 64."""
 
-    def __init__(self, only_looking: Callable[[], AbstractContextManager[None]]) -> None:
-        self._only_looking = only_looking
+    def __init__(self) -> None:
         self._calls = 0
         self._ranges: dict[Place, tuple[int, float, float]] = {}
 
-    def install(self, listening: Listening) -> None:
-        listening.add(listen("binary_target", self._loss))
+    def install(self, hear: Hear) -> None:
+        hear("binary_target", self._loss)
 
     def _loss(self, original: Any, logits: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
@@ -34,9 +32,9 @@ class Targets:
         return original(logits, target, *args, **kwargs)
 
     def _look(self, target: torch.Tensor) -> None:
-        if torch.compiler.is_compiling() or not measurable(target) or not target.numel():
+        if not measurable(target) or not target.numel():
             return
-        with self._only_looking():
+        with unfollowed():
             low, high = float(target.detach().min()), float(target.detach().max())
         place = here()
         calls, lowest, highest = self._ranges.get(place, (0, low, high))
