@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stayfinite.findings import Incident
-from stayfinite.launch import beginning, second_run
+from stayfinite.launch import beginning, proof, second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.records import write, write_end
@@ -40,6 +40,8 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
             return
         reported = True
         incidents, remarks = _conclude(session, options, start, outcome)
+        if options.prove and not options.traced and not outcome.interrupted:
+            proof.prove(options, start, incidents, session.elapsed, _say)
         start.files.close()
         session.close(incidents)
         write(options, session.folder.path, incidents)

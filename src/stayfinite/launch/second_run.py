@@ -100,7 +100,7 @@ def run_again(
     A run that failed early is traced from its first op. One that took long is traced from shortly before the
     failing step, and from the first op only if the bad value turns out to be older than that.
     """
-    kind = _kind(options)
+    kind = sandbox_kind(options)
     limit = min(options.locate_limit, max(_AT_LEAST, _SLOWDOWN * failure.seconds))
     say(
         f"step {failure.step} failed; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
@@ -115,7 +115,7 @@ def run_again(
     return found
 
 
-def _kind(options: Options) -> Kind:
+def sandbox_kind(options: Options) -> Kind:
     """A sandbox that refuses writing is of no use to somebody who allows it."""
     best = support.sandbox().kind
     return "none" if options.allow_rerun and best != "namespaces" else best
