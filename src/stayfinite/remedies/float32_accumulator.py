@@ -21,16 +21,18 @@ class Float32Accumulator(Remedy):
         site = case.site
         assert site is not None
         for node in ast.walk(site.tree):
-            if isinstance(node, ast.AugAssign) and node.lineno <= site.line <= (
-                node.end_lineno or node.lineno
-            ):
-                if isinstance(node.target, ast.Name):
-                    begun = [
-                        one.value
-                        for one in ast.walk(site.scope(node))
-                        if isinstance(one, ast.Assign) and one.lineno <= node.lineno
-                        and any(isinstance(t, ast.Name) and t.id == node.target.id for t in one.targets)
-                    ]  # fmt: skip
-                    if begun:
-                        return [site.replace(begun[-1], f"{site.term(begun[-1])}.float()")]
+            if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Name):
+                continue
+            if not node.lineno <= site.line <= (node.end_lineno or node.lineno):
+                continue
+            name = node.target.id
+            begun = [
+                one.value
+                for one in ast.walk(site.scope(node))
+                if isinstance(one, ast.Assign)
+                and one.lineno <= node.lineno
+                and any(isinstance(target, ast.Name) and target.id == name for target in one.targets)
+            ]
+            if begun:
+                return [site.replace(begun[-1], f"{site.term(begun[-1])}.float()")]
         return []
