@@ -16,6 +16,14 @@ _OWN_REMEDIES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Causes that stand for themselves and not for the birth, and what would cure them."""
 
+_CONTRADICTED: Final[dict[str, frozenset[str]]] = {
+    "state": frozenset(
+        {"DATA_NONFINITE", "DATA_SCALE", "LABEL_INVALID", "BAD_BATCH_SPIKE", "PREPROC_ZERO_RANGE"}
+    ),
+    "data": frozenset({"STATE_POISONED", "LR_DIVERGENCE", "UNINITIALIZED_MEMORY"}),
+}
+"""What the replays have shown outranks a cause that says otherwise."""
+
 
 def attach(incident: Incident, report: ProofReport) -> None:
     """Write what was tried into the incident, and order its findings by it."""
@@ -27,7 +35,9 @@ def attach(incident: Incident, report: ProofReport) -> None:
     refuted: list[Finding] = []
     for finding in incident.findings:
         own = _own(finding, report)
-        if own is not None and not any(one.proved for one in own):
+        if finding.cause in _CONTRADICTED.get(incident.blame or "", ()):
+            refuted.append(_contradicted(finding, incident.blame or ""))
+        elif own is not None and not any(one.proved for one in own):
             refuted.append(_refuted(finding, own, len(report.tried)))
         elif best is not None and not cured and _is_about(finding, report):
             cured.append(_proved(finding, best, report))
@@ -39,6 +49,15 @@ def attach(incident: Incident, report: ProofReport) -> None:
     kept = {finding.code: finding for finding in (*cured, *others)}
     order = [kept[finding.code] for finding in incident.findings if finding.code in kept]
     incident.findings = [*order, *refuted]
+
+
+def _contradicted(finding: Finding, blame: str) -> Finding:
+    return replace(
+        finding,
+        severity=Severity.WARNING if finding.severity is Severity.ERROR else finding.severity,
+        message=f"{finding.message} (contradicted: on the replay the {blame} is to blame)",
+        evidence={**finding.evidence, "contradicted": blame},
+    )
 
 
 def _own(finding: Finding, report: ProofReport) -> list[Tried] | None:

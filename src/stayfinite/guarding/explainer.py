@@ -15,6 +15,7 @@ from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
+from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
@@ -24,9 +25,14 @@ from stayfinite.watch.optimizer_facts import optimizer_facts
 class Explainer:
     """Decides which refused steps are worth following op by op, and tells what is known of each."""
 
-    def __init__(self, run: GuardedRun, *, locates: bool) -> None:
+    def __init__(self, run: GuardedRun, *, locates: bool, proves: ProofSettings | None = None) -> None:
         self._run = run
         self.locates = locates
+        self._proofs = StepProofs(run, proves or ProofSettings())
+
+    def saw_healthy(self, attempt: Attempt) -> None:
+        """A step went well: its batch is what a failing one is compared with."""
+        self._proofs.healthy(attempt)
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
@@ -67,6 +73,7 @@ class Explainer:
         action = result.action if result.action in ACTIONS else "none"
         machine = environment(self._run.device)
         result.incident = _explain(refused, evidence, attempt.optimizers, action, reporter.history, machine)
+        self._proofs.look_into(result.incident, evidence, attempt)
         reporter.of_incident(result.incident, goes_on=goes_on)
 
     def bad_state(self, action: str) -> None:

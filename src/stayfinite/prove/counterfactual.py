@@ -54,7 +54,11 @@ class _Stage:
 class Counterfactual:
     """Tries remedies within a budget of seconds. `run` leaves the world as it was."""
 
-    def __init__(self, run: Run, seconds: float, say: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, run: Run, seconds: float, say: Callable[[str], None] = lambda text: None, *, past: bool = True
+    ) -> None:
+        """`past`: a trial begins before the failing step, so that a rate or a clip has steps to act on."""
+        self._past = past
         self._run, self._end, self._say = run, time.monotonic() + seconds, say
         self._seconds = seconds
         self._until: int | None = None
@@ -109,21 +113,29 @@ class Counterfactual:
 
     def _try_all(self, stage: _Stage) -> None:
         case = _case(stage)
-        fitting = [one for one in prescriptions(case) if one.edits or stage.result.applied]
+        fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
         order = sorted(fitting, key=lambda p: (p.remedy.popular, p.remedy.rank, p.remedy.name))
         for one in order:
             if self._over():
                 break
             self._try(stage, case, one, depth=1)
-        for one in self._controls(case, fitting, stage.result.applied):
+        for one in self._controls(case, fitting, stage):
             if self._over():
                 break
             self._try(stage, case, one, depth=_DEPTH, control=True)
         self._try_popular(stage, case)
 
+    def _can_act(self, one: Prescription, stage: _Stage) -> bool:
+        """An edit always; what changes updates where there are any, and before the failure if it changes training."""
+        if one.edits:
+            return True
+        if stage.step.phase == "optimizer":
+            return True
+        return bool(stage.result.applied) and (self._past or not one.remedy.trains_otherwise)
+
     def _try_popular(self, stage: _Stage, case: Case) -> None:
         """What is recommended for everything: shown to fail where it fails. Needs updates to act on."""
-        if not stage.result.applied:
+        if not stage.result.applied or not self._past:
             return
         done = {name for one in self._done for name in one.tried.remedy.split(" + ")}
         popular = [
@@ -133,15 +145,14 @@ class Counterfactual:
             if not self._over():
                 self._try(stage, case, one, depth=_DEPTH, control=True)
 
-    def _controls(self, case: Case, fitting: Sequence[Prescription], applied: int) -> list[Prescription]:
+    def _controls(self, case: Case, fitting: Sequence[Prescription], stage: _Stage) -> list[Prescription]:
         """Two that do not fit. One that changes the very expression of a candidate is another form of the same cure."""
-        can_act = bool(applied)
         taken = [(edit.start, edit.end) for one in fitting for edit in one.edits]
         others = [
             one
             for one in prescriptions(case, fitting=False)
             if not one.remedy.universal
-            and (one.edits or can_act)
+            and self._can_act(one, stage)
             and not any(edit.start < end and start < edit.end for edit in one.edits for start, end in taken)
         ]
         chosen = random.Random(_SEED)

@@ -6,7 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, argument, called, with_argument
+from stayfinite.remedies.source import Edit, argument, called, is_pure, with_argument
 
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
 
@@ -45,7 +45,7 @@ class DoubleWhere(Remedy):
                 unsafe = None if whole else node.left
             elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
                 unsafe, index, condition = node.right, 1, "{x} != 0"
-            if unsafe is None or isinstance(unsafe, ast.Constant):
+            if unsafe is None or isinstance(unsafe, ast.Constant) or not is_pure(unsafe):
                 continue
             x = site.code(unsafe)
             safe = f"{site.torch}.where({condition.format(x=site.term(unsafe))}, {x}, {site.torch}.ones_like({x}))"

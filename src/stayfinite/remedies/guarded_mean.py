@@ -6,7 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, argument, called
+from stayfinite.remedies.source import Edit, argument, called, is_pure
 
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss")
 
@@ -37,6 +37,7 @@ class GuardedMean(Remedy):
             names = {k.arg for k in node.keywords}
             if (
                 labels is None
+                or not is_pure(labels)
                 or names & {"weight", "reduction", "ignore_index", "label_smoothing"}
                 or len(node.args) > 2
             ):

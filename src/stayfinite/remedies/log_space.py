@@ -7,7 +7,7 @@ import math
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_method
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure
 
 _LARGEST_EPS = 1e-4
 _LOGS = ("log", "log1p")
@@ -29,19 +29,18 @@ class LogSpace(Remedy):
         assert site is not None
         lines = {site.line, *(s.line for s in case.step.path if s.line is not None and s.file == site.file)}
         found: list[Edit] = []
+        kept: list[Edit] = []
         for line in sorted(lines) if case.op not in _LOGS else [site.line]:
             for node in site.calls(*_LOGS, line=line):
                 inside = argument(node, site)
                 if inside is None:
                     continue
-                made = (
-                    _Logarithm(site, node).of(inside)
-                    if called(node) == "log"
-                    else _Logarithm(site, node).of_one_plus(inside)
-                )
+                logarithm = _Logarithm(site, node, kept)
+                made = logarithm.of(inside) if called(node) == "log" else logarithm.of_one_plus(inside)
                 if made is not None:
                     found.append(site.replace(node, f"({made})" if _needs_parentheses(made) else made))
-        return found
+                    kept = logarithm.kept
+        return [*found, *kept] if found else []
 
 
 def _needs_parentheses(text: str) -> bool:
@@ -53,13 +52,31 @@ def _needs_parentheses(text: str) -> bool:
 class _Logarithm:
     """log(expression) as source. `of` gives None where nothing would be gained."""
 
-    def __init__(self, site: SourceSite, at: ast.AST) -> None:
+    def __init__(self, site: SourceSite, at: ast.AST, kept: list[Edit]) -> None:
         self._site, self._at, self._better = site, at, False
         self._followed: set[str] = set()
+        self._impure = False
+        self.kept = list(kept)  # where a value is given a name, so that it need not be computed twice
+
+    def _inner(self, node: ast.expr) -> str:
+        """An expression inside of another one, to be written a second time: a module is called only once."""
+        if not self._followed or is_pure(node):
+            return self._site.code(node)
+        if isinstance(self._site.scope(node), ast.Lambda) or self._site.scope(node) is not self._site.scope(
+            self._at
+        ):
+            self._impure = True
+            return self._site.code(node)
+        known = next((edit for edit in self.kept if (edit.start, edit.end) == self._site.span(node)), None)
+        if known is None:
+            name = _new_name(self._site, len(self.kept))
+            known = Edit(*self._site.span(node), f"({name} := {self._site.code(node)})", statement=True)
+            self.kept.append(known)
+        return known.text[1:].partition(" ")[0]
 
     def of(self, node: ast.expr) -> str | None:
         text = self._log(node)
-        return text if self._better else None
+        return text if self._better and not self._impure else None
 
     def of_one_plus(self, node: ast.expr) -> str | None:
         """log1p(x)."""
@@ -67,7 +84,7 @@ class _Logarithm:
         text = self._one_plus(node)
         if text is None and isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             text = self._one_minus(self._behind(node.operand))
-        return text if self._better else None
+        return text if self._better and not self._impure else None
 
     def _behind(self, node: ast.expr) -> ast.expr:
         """What a name stands for."""
@@ -92,7 +109,7 @@ class _Logarithm:
             known = self._of_operator(node)
             if known is not None:
                 return known
-        return f"{site.torch or 'torch'}.log({site.code(given)})"
+        return f"{site.torch or 'torch'}.log({self._inner(given)})"
 
     def _of_call(self, node: ast.Call) -> str | None:
         site, name = self._site, called(node)
@@ -101,19 +118,21 @@ class _Logarithm:
             return None
         if name == "softmax":
             self._better = True
-            start, _ = site.span(node)
+            start, end = site.span(node)
             _, after = site.span(node.func)
-            return (
-                site.text[start : after - len("softmax")]
-                + "log_softmax"
-                + site.text[after : site.span(node)[1]]
-            )
+            inner, behind = site.span(inside)
+            text = self._inner(inside)
+            if inner < after:  # x.softmax(-1)
+                return f"{self._grouped(text)}.log_softmax{site.text[after:end]}"
+            function = site.text[start : after - len("softmax")] + "log_softmax" + site.text[after:inner]
+            return function + text + site.text[behind:end]
         if name == "sigmoid" and site.functional:
             self._better = True
-            return f"{site.functional}.logsigmoid({site.code(inside)})"
+            return f"{site.functional}.logsigmoid({self._inner(inside)})"
         if name == "exp":
             self._better = True
-            return site.term(inside)
+            text = self._inner(inside)
+            return f"({text})" if _needs_parentheses(text) else text
         if name == "sum" and site.torch:
             return self._of_sum(node, inside)
         if name in ("clamp", "clamp_min") and len(node.args) + len(node.keywords) == 1:
@@ -166,7 +185,7 @@ class _Logarithm:
             inside = argument(node, self._site)
             if inside is not None:
                 self._better = True
-                return f"{self._site.functional}.softplus({self._site.code(inside)})"
+                return f"{self._site.functional}.softplus({self._inner(inside)})"
         return None
 
     def _one_minus(self, node: ast.expr) -> str | None:
@@ -174,15 +193,20 @@ class _Logarithm:
             inside = argument(node, self._site)
             if inside is not None:
                 self._better = True
-                return f"{self._site.functional}.logsigmoid(-{self._site.term(inside)})"
+                return f"{self._site.functional}.logsigmoid(-{self._grouped(self._inner(inside))})"
         return None
 
     def _grouped(self, text: str) -> str:
         return f"({text})" if _needs_parentheses(text) else text
 
 
+def _new_name(site: SourceSite, number: int) -> str:
+    """A name that the file does not use."""
+    used = {node.id for node in ast.walk(site.tree) if isinstance(node, ast.Name)}
+    return next(
+        name for name in (f"inside_{n}" if n else "inside" for n in range(number, 10_000)) if name not in used
+    )
+
+
 def _is_one(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value in (1, 1.0) and not isinstance(node.value, bool)
-
-
-__all__ = ["LogSpace", "is_method"]

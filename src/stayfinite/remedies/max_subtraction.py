@@ -6,7 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, SourceSite, argument, called, with_argument
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure, with_argument
 
 
 class MaxSubtraction(Remedy):
@@ -27,7 +27,7 @@ class MaxSubtraction(Remedy):
         found: list[Edit] = []
         for node in site.calls("exp"):
             inside = argument(node, site)
-            if inside is None:
+            if inside is None or not is_pure(inside):
                 continue
             text = with_argument(node, site, 0, f"{site.term(inside)} - {_largest(node, inside, site)}")
             if text is not None:

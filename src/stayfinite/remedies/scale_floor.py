@@ -15,6 +15,7 @@ class ScaleFloor(Remedy):
     sentence = "put a floor under the scale where it is computed"
     kinds = frozenset({Kind.SCALE_NOT_POSITIVE, Kind.EXP_UNDERFLOW})
     rank = 3
+    universal = True  # a floor upstream is another form of many a cure
 
     def edits(self, case: Case) -> list[Edit]:
         site, operand = case.site, case.operand

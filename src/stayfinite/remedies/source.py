@@ -234,6 +234,26 @@ class SourceSite:
         return None
 
 
+_PURE = frozenset({
+    "abs", "all", "amax", "amin", "any", "argmax", "argmin", "chunk", "clamp", "clamp_max", "clamp_min",
+    "clone", "contiguous", "cos", "cumsum", "detach", "diag", "diff", "div", "dot", "einsum", "eq", "exp",
+    "expand", "expand_as", "expm1", "finfo", "flatten", "float", "gather", "ge", "gt", "index_add",
+    "index_select", "item", "le", "len", "log", "log1p", "log_softmax", "logsigmoid", "logsumexp", "lt",
+    "masked_fill", "matmul", "max", "mean", "min", "mul", "ne", "neg", "norm", "numel", "ones", "ones_like",
+    "permute", "pow", "prod", "reciprocal", "relu", "repeat", "reshape", "rsqrt", "scatter_add", "select",
+    "sigmoid", "sign", "sin", "size", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "std",
+    "sub", "sum", "t", "tanh", "to", "transpose", "type", "unbind", "unsqueeze", "var", "view", "where",
+    "zeros", "zeros_like",
+})  # fmt: skip
+
+
+def is_pure(node: ast.AST) -> bool:
+    """Whether an expression may be computed twice: no module, no random number, no function that nobody knows."""
+    return all(called(one) in _PURE for one in ast.walk(node) if isinstance(one, ast.Call)) and not any(
+        isinstance(one, (ast.NamedExpr, ast.Await, ast.Yield)) for one in ast.walk(node)
+    )
+
+
 def called(node: ast.Call) -> str:
     """The last part of a called name: log for torch.log(x), x.log() and log(x)."""
     if isinstance(node.func, ast.Attribute):

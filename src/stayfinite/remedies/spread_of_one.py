@@ -6,7 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, argument
+from stayfinite.remedies.source import Edit, argument, is_pure
 
 
 class SpreadOfOne(Remedy):
@@ -23,7 +23,11 @@ class SpreadOfOne(Remedy):
         found: list[Edit] = []
         for node in site.calls("std", "var", "std_mean", "var_mean"):
             values = argument(node, site)
-            if values is None or any(k.arg in ("correction", "unbiased") for k in node.keywords):
+            if (
+                values is None
+                or not is_pure(values)
+                or any(k.arg in ("correction", "unbiased") for k in node.keywords)
+            ):
                 continue
             dim = argument(node, site, 1, "dim")
             if dim is not None and isinstance(dim, ast.Constant) and isinstance(dim.value, bool):

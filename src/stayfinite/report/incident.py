@@ -136,7 +136,9 @@ def _proof(incident: Incident) -> Iterator[Text]:
         if best.distortion is not None:
             far = "unchanged" if best.distortion < 1e-5 else f"moved by {best.distortion:.1g} of their size"
             moved = f"; healthy values {far}"
-        further = f", and the next {best.steps} steps" if best.steps else ""
+        further = ""
+        if best.steps:
+            further = ", and the next one" if best.steps == 1 else f", and the next {best.steps}"
         yield Text(f"Proved   {best.remedy}: {best.sentence}", style="bold green")
         yield Text(f"         this step is finite with it{further}{moved}")
         yield from _change(incident.patch)
