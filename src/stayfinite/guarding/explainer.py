@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from torch.optim import Optimizer
 
@@ -17,6 +18,7 @@ from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
 from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_capsule import write_step_capsule
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
 from stayfinite.watch.optimizer_facts import optimizer_facts
@@ -74,7 +76,19 @@ class Explainer:
         machine = environment(self._run.device)
         result.incident = _explain(refused, evidence, attempt.optimizers, action, reporter.history, machine)
         self._proofs.look_into(result.incident, evidence, attempt)
-        reporter.of_incident(result.incident, goes_on=goes_on)
+        folder = reporter.of_incident(result.incident, goes_on=goes_on)
+        if folder is not None and self._proofs.on:
+            self._keep_capsule(folder, result.incident, attempt)
+
+    def _keep_capsule(self, folder: Path, incident: Incident, attempt: Attempt) -> None:
+        try:
+            remark = write_step_capsule(
+                folder / "capsule", incident, attempt, self._run.state, self._run.recovery.transaction.rng
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            remark = f"{type(error).__name__}: {error}"
+        if remark is not None:
+            self._run.reporter.note("capsule", text=f"not in the capsule of step {incident.step}: {remark}")
 
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""

@@ -41,6 +41,10 @@ class StepProofs:
         self._known: set[tuple[str | None, int | None]] = set()
         self._waiting: tuple[FailedStep, Attempt] | None = None
 
+    @property
+    def on(self) -> bool:
+        return self._settings.when != "off"
+
     def healthy(self, attempt: Attempt) -> None:
         """Keep the functions and batches of a step that went well."""
         if self._settings.when != "off" and attempt.window.calls:

@@ -69,14 +69,17 @@ class RunReporter:
         self.step += 1
         return result
 
-    def of_incident(self, incident: Incident, *, goes_on: bool) -> None:
-        """File a failure; show it the first time."""
+    def of_incident(self, incident: Incident, *, goes_on: bool) -> Path | None:
+        """File a failure; show it the first time, and give the folder it is in then."""
         if incident.birth is not None or self.explained is None:
             self.explained = incident
         filed = self._journal.incident(incident, goes_on=goes_on)
         if filed.times == 1:
             self._progress.show(incident)
-            write_incident_page(self._journal.folder_of(filed))
+            folder = self._journal.folder_of(filed)
+            write_incident_page(folder)
+            return folder
+        return None
 
     def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None) -> str:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next."""

@@ -16,6 +16,7 @@ from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.records import write, write_end
 from stayfinite.launch.script import Outcome, run_as_main
+from stayfinite.launch.script_capsule import write_script_capsules
 from stayfinite.launch.session import Session
 
 __all__ = ["Options", "run"]
@@ -45,6 +46,7 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
         start.files.close()
         session.close(incidents)
         write(options, session.folder.path, incidents)
+        write_script_capsules(session.folder.path, incidents, options, start)
         if options.ended is not None:
             write_end(Path(options.ended), session.log.step, outcome.error)
         files = [path for path in (options.output, session.folder.path) if path is not None]

@@ -126,6 +126,11 @@ def _came_from_before(incident: Incident) -> bool:
     return incident.birth is not None and incident.birth.op in ("parameter", "buffer", "state", "outside")
 
 
+def once(options: Options, beginning: Beginning, failure: Failure, end: float) -> SecondRun:
+    """Run the script again, traced from its first op, until `end`."""
+    return _run(options, beginning, failure, 0, end, sandbox_kind(options))
+
+
 def _run(
     options: Options, beginning: Beginning, failure: Failure, first: int, end: float, kind: Kind
 ) -> SecondRun:
