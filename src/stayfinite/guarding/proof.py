@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -177,7 +178,7 @@ class StepProof:
 
     def _culprits(self, evidence: FailedStep) -> tuple[list[int], bool] | None:
         """The samples that fail alone, and whether the rest of the batch is finite without them."""
-        calls = self.attempt.window.calls
+        calls = [_spread(call) for call in self.attempt.window.calls]
         count = _batch_size(calls[0]) if len(calls) == 1 else None
         if count is None or count < 2:
             return None
@@ -270,6 +271,14 @@ def _unpacked(text: str) -> TrialResult:
     """What our own child has said: as trustworthy as this process, whose copy it was."""
     result: TrialResult = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=False)
     return result
+
+
+def _spread(call: Call) -> Call:
+    """partial(fn, batch) as a function and its arguments."""
+    fn, arguments = call.fn, call.args
+    while isinstance(fn, partial) and not fn.keywords:
+        fn, arguments = fn.func, (*fn.args, *arguments)
+    return Call(fn, arguments, call.names)
 
 
 def _batch_size(call: Call) -> int | None:

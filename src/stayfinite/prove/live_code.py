@@ -34,6 +34,7 @@ def swapped(texts: Mapping[str, str]) -> Iterator[None]:
 
 def _edited_functions(file: str, text: str) -> list[tuple[FunctionType, CodeType]]:
     new: dict[tuple[str, int], CodeType] = {}
+    gc.unfreeze()  # frozen objects are in no list; this is a child, whose memory is its own
     functions = [one for one in gc.get_objects() if type(one) is FunctionType]
     names = {one.__code__.co_filename for one in functions}
     last = Path(file).name

@@ -325,15 +325,15 @@ def _with_parentheses(text: str, inner: int, after: int, start: int, end: int) -
             and right < end
             and text[left] == "("
             and text[right] == ")"
-            and not _is_call(text, left)
+            and not _is_call(text[start:left])
         ):
             inner, after = left, right + 1
             continue
         return inner, after
 
 
-def _is_call(text: str, bracket: int) -> bool:
-    before = text[:bracket].rstrip()
+def _is_call(before: str) -> bool:
+    before = before.rstrip()
     return bool(before) and (before[-1].isalnum() or before[-1] in "_)]")
 
 
