@@ -275,7 +275,8 @@ def _unpacked(text: str) -> TrialResult:
 
 def _spread(call: Call) -> Call:
     """partial(fn, batch) as a function and its arguments."""
-    fn, arguments = call.fn, call.args
+    fn: Any = call.fn
+    arguments = call.args
     while isinstance(fn, partial) and not fn.keywords:
         fn, arguments = fn.func, (*fn.args, *arguments)
     return Call(fn, arguments, call.names)
