@@ -32,8 +32,13 @@ class Tried:
     def proved(self) -> bool:
         return self.verdict == "proved"
 
+    @property
+    def finite(self) -> bool:
+        """The step was finite with it, whatever else is wrong with it."""
+        return self.verdict != "failed"
+
     def to_json(self) -> dict[str, Json]:
-        return fields_of(self)
+        return {**fields_of(self), "finite": self.finite}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tried:

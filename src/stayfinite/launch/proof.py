@@ -18,6 +18,8 @@ from stayfinite.launch import beginning as beginnings
 from stayfinite.launch import second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
+from stayfinite.launch.script_capsule import facts_of
+from stayfinite.prove.written_test import test_of
 from stayfinite.sandbox import process
 from stayfinite.sandbox.hash_seed import with_seed
 
@@ -56,6 +58,9 @@ def prove(
         incident.proof_remark = "trying remedies was interrupted"
         return
     attach(incident, report)
+    if incident.patch is not None:
+        why = incident.findings[0].message if incident.findings else "a bad value"
+        incident.test = test_of(facts_of(options, beginning), why, report.line)
 
 
 def _provable(incident: Incident) -> bool:

@@ -24,10 +24,11 @@ def write_script_capsules(
         if not options.module:
             files.append(os.path.realpath(options.target))
         folder = run_dir / "incidents" / f"{number:04d}" / "capsule"
-        capsule.write(folder, _facts(options, start), {}, list(dict.fromkeys(files)))
+        capsule.write(folder, facts_of(options, start), {}, list(dict.fromkeys(files)))
 
 
-def _facts(options: Options, start: Beginning) -> dict[str, Any]:
+def facts_of(options: Options, start: Beginning) -> dict[str, Any]:
+    """How the script was started."""
     return {
         "kind": "script",
         "target": options.target,
