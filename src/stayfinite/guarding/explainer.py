@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 from stayfinite.findings import Incident
 from stayfinite.findings.incident import ACTIONS
@@ -13,7 +14,9 @@ from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
+from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_capsule import write_step_capsule
 from stayfinite.observers.gradients import gradient_facts
 from stayfinite.recover.ranks import world_size
 from stayfinite.replay.incident import to_incident
@@ -23,10 +26,15 @@ from stayfinite.watch.environment import environment
 class Explainer:
     """Decides which refused steps are worth following op by op, and tells what is known of each."""
 
-    def __init__(self, run: GuardedRun, *, locates: bool) -> None:
+    def __init__(self, run: GuardedRun, *, locates: bool, proves: ProofSettings | None = None) -> None:
         self._run = run
         self.locates = locates
         self._concluded = False
+        self._proofs = StepProofs(run, proves or ProofSettings())
+
+    def saw_healthy(self, attempt: Attempt) -> None:
+        """A step went well: its batch is what a failing one is compared with."""
+        self._proofs.healthy(attempt)
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
@@ -76,7 +84,20 @@ class Explainer:
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
         result.incident = self._explain(refused, evidence, action)
-        reporter.of_incident(result.incident, goes_on=goes_on)
+        self._proofs.look_into(result.incident, evidence, attempt)
+        folder = reporter.of_incident(result.incident, goes_on=goes_on)
+        if folder is not None and self._proofs.on:
+            self._keep_capsule(folder, result.incident, attempt)
+
+    def _keep_capsule(self, folder: Path, incident: Incident, attempt: Attempt) -> None:
+        try:
+            remark = write_step_capsule(
+                folder / "capsule", incident, attempt, self._run.state, self._run.recovery.transaction.rng
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            remark = f"{type(error).__name__}: {error}"
+        if remark is not None:
+            self._run.reporter.note("capsule", text=f"not in the capsule of step {incident.step}: {remark}")
 
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
