@@ -20,6 +20,7 @@ from stayfinite.guarding.deferred import DeferredUpdate
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.loop import WatchedLoader, WatchedLoop
 from stayfinite.guarding.maintenance import Intervals, Maintenance
+from stayfinite.guarding.proofs import check_prove
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
@@ -55,6 +56,8 @@ class Guard:
         accumulate: int = 1,
         sync: bool = True,
         locate: bool = True,
+        prove: str = "failure",
+        prove_limit: float = 60.0,
         scheduler_interval: str = "step",
         check_every: int = 100,
         snapshot_every: int = 100,
@@ -73,6 +76,8 @@ class Guard:
         accumulate: how many calls of `step` make one update.
         sync: False never waits for the device (fused optimizers only); verdicts come one step later.
         locate: follow a refused step once more, op by op, to name the line where it went wrong.
+        prove: "failure" tries remedies on a located step in forked children, once for every place; "stop" only when
+            the policy ends the run; "off". At most `prove_limit` seconds each; needs `guard.step`.
         check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
         save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay (0: all).
         probe: gives a tensor, a number or a dict of named ones that must be finite (a forward pass on a fixed batch,
@@ -96,7 +101,7 @@ class Guard:
             self._reporter.tell("warning", unknown)
         self.recovery.staging.begin()
 
-        self.explainer = self._explainer_class(run, locates=locate)
+        self.explainer = self._explainer_class(run, locates=locate, proves=check_prove(prove, prove_limit))
         self._maintenance = Maintenance(run, self.explainer, intervals)
         self._owner = StepOwner(run, self._audit, clip_norm, accumulate)
         self._deferred = DeferredUpdate(run)
@@ -212,6 +217,7 @@ class Guard:
         self._maintenance.position.waiting = False
         if outcome.trouble is None:
             scaling.update()
+            self.explainer.saw_healthy(outcome.attempt)
             return self._owner.applied(outcome)
         if refusal_handler.is_back_off(outcome):
             scaling.update()
@@ -231,6 +237,7 @@ class Guard:
         ladder, explainer = self.recovery.ladder, self.explainer
         first = ladder.left_out_in_a_row == 0
         located = explainer.replay(attempt) if explainer.locates and first else None
+        located = explainer.from_any_rank(located, refused.rank)
         self._owner.compute_again_without(list(refused.components), attempt)
         self._reporter.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
         result = self._end(self._owner.make(attempt.optimizers, attempt.make_update))

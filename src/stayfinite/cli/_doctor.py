@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from stayfinite.doctor.checklist import TEN, check_list
 from stayfinite.doctor.compare import all_findings, compare
 from stayfinite.doctor.examine import Examination, Progress, examine_project
 from stayfinite.doctor.inventory import take_inventory
+from stayfinite.doctor.model_probe import find_factory, probe_model, takes_nothing
 from stayfinite.doctor.plan import make_plan
 from stayfinite.doctor.probe import FunctionProbe, WrongProbe
 from stayfinite.doctor.resume import ResumeCheck, check_resume
@@ -45,7 +47,7 @@ class Request:
     before_resume: str | None = None
     checklist: bool = False
     html: Path | None = None
-    probe: str | None = None
+    probes: tuple[str, ...] = ()
     budget: float = 60.0
     jobs: int = 1
     everything: bool = False
@@ -54,12 +56,14 @@ class Request:
 def run(request: Request) -> int:
     """Examine and deliver; the exit code."""
     try:
-        probe = FunctionProbe.parse(request.probe) if request.probe is not None else None
+        probe, factory = _probes(request)
         settings = find_settings(Path(request.folder))
         wanted = _checkpoint(request)
         check_output(request.html, [])
         found, budget = _examine(request, settings)
         project = compare(found, probe)
+        if wanted is None and not request.checklist and not found.interrupted:
+            _probe_model(request, found, factory, settings)
     except (WrongProbe, WrongSettings, _Unusable) as trouble:
         click.echo(f"Error: {trouble}", err=True)
         return 2
@@ -80,6 +84,43 @@ def run(request: Request) -> int:
     else:
         code = _report(request, found, project, findings, budget)
     return 130 if found.interrupted else code
+
+
+def _probes(request: Request) -> tuple[FunctionProbe | None, str | None]:
+    """What was named with --probe: a function of a checkpoint takes its path, a factory takes nothing."""
+    checkpoint: FunctionProbe | None = None
+    factory: str | None = None
+    for text in request.probes:
+        file, _, function = text.rpartition(":")
+        if text == "off":
+            continue
+        if not file.endswith(".py") or takes_nothing(Path(file), function):
+            factory = text
+            if not file or not function.isidentifier():
+                raise WrongProbe(
+                    f"--probe {text}: name a module or file and a function in it, such as train:make"
+                )
+        else:
+            checkpoint = FunctionProbe.parse(text)
+    return checkpoint, factory
+
+
+def _probe_model(request: Request, found: Examination, asked: str | None, settings: Settings) -> None:
+    """It runs code of the project, in a sandbox, and is said to."""
+    if "off" in request.probes:
+        return
+    factory = find_factory(request.folder, asked, settings.probe, settings.file)
+    if factory is None:
+        return
+    click.echo(
+        f"probing {factory.name} in a sandbox (it imports the project's code; --probe off leaves it out)",
+        err=True,
+    )
+    found.model = probe_model(factory, request.folder, request.budget or math.inf)
+    if found.model.not_run:
+        if asked is not None:
+            raise WrongProbe(f"--probe {asked}: {found.model.not_run}")
+        found.passed_over.append(found.model.not_run)
 
 
 class _Unusable(Exception):
@@ -126,6 +167,7 @@ def _report(
             ("file of weights alone", len(found.weights)),
             ("data file", len(found.data)),
             ("incident", len(found.incidents)),
+            ("probed model", int(found.model is not None and not found.model.not_run)),
         ],
         list(findings),
         make_plan(found, project, findings),

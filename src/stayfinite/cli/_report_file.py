@@ -12,11 +12,12 @@ import click
 
 _LOOKED_AT = 1 << 20
 _REPORT = re.compile(
-    r"""\A\{\s*"schema":\s1,\s*"(findings|incidents|differences)":  # our JSON
+    r"""\A\{\s*"schema":\s1,\s*"(findings|incidents|differences|drill)":  # our JSON
     | "name":\s"stayfinite"  # SARIF
     | ^::(notice|warning|error)\ title=  # GitHub
     | ^\s*(info|warning|error)\s+[A-Z]{3}\d{3}\ | ^\d+\ checkpoints?, | tensors\ differ$ | ^last\ good:
-    | \Astayfinite\ doctor:\ | ^<meta\ name="generator"\ content="stayfinite | ^wrote\ """,
+    | \Astayfinite\ doctor:\ | \Astayfinite:\ fire\ drill\b
+    | ^<meta\ name="generator"\ content="stayfinite | ^wrote\ """,
     re.MULTILINE | re.VERBOSE,
 )
 

@@ -33,9 +33,12 @@ from stayfinite.cli._report_file import check_output
 )
 @click.option(
     "--probe",
+    "probes",
+    multiple=True,
     metavar="FILE.py:FUNCTION",
-    help="Your function from the path of a checkpoint to a number, a tensor, or a dict of them: a checkpoint for which "
-    "one of them is not finite is dead. The only code of yours that is run.",
+    help="A factory without arguments, as for `stayfinite probe`: the model is examined before its training, in a "
+    "sandbox; unasked, `factory` in the project's probe.py is (off: none). Or a function from the path of a checkpoint "
+    "to a number, a tensor, or a dict of them: where one is not finite the checkpoint is dead. May be given twice.",
 )
 @click.option(
     "--budget",
@@ -60,7 +63,7 @@ def command(
     before_resume: str | None,
     checklist: bool,
     html: Path | None,
-    probe: str | None,
+    probes: tuple[str, ...],
     budget: float,
     jobs: int | None,
     everything: bool,
@@ -70,7 +73,8 @@ def command(
     Runs lint, logs, scan, data and the environment check on what is there, then compares: the learning rate in
     configuration, log, scheduler and optimizer state; the precision in configuration, launcher, source and log; the
     steps in log and checkpoints; the failure against the checkpoints. Ends with a plan. Nothing of the project is
-    executed.
+    executed, but a factory for `stayfinite probe` (--probe, `probe` in [tool.stayfinite], or `factory` in probe.py),
+    and that only in a sandbox.
 
     \b
     stayfinite doctor .                                  what is wrong, and what to do
@@ -99,7 +103,7 @@ def command(
         before_resume=before_resume,
         checklist=checklist,
         html=html,
-        probe=probe,
+        probes=probes,
         budget=budget,
         jobs=jobs or min(os.cpu_count() or 1, 8),
         everything=everything,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import click
 
+from stayfinite.cli._drill import CommandWithDrill, drill_and_leave
 from stayfinite.cli._report_file import check_output
 from stayfinite.sandbox import hash_seed
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    "run",
+    cls=CommandWithDrill,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
 @click.option(
     "--locate",
@@ -28,6 +34,20 @@ from stayfinite.sandbox import hash_seed
     show_default=True,
     metavar="SECONDS",
     help="How long that second run may take.",
+)
+@click.option(
+    "--prove/--no-prove",
+    default=True,
+    show_default=True,
+    help="Try remedies on a failure that was located, in a sandbox, and show the one that works.",
+)
+@click.option(
+    "--prove-limit",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long trying may take.",
 )
 @click.option(
     "--allow-rerun",
@@ -68,12 +88,23 @@ from stayfinite.sandbox import hash_seed
     "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
 )
 @click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--drill",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="[STEP]",
+    help="Fire drill: in a sandbox, put a NaN batch, an Inf gradient and a bad update into the script after STEP "
+    "updates (3), and kill it while it saves; show whether each was caught, undone bit for bit and survived. "
+    "Nothing of yours is touched. Exit code 0 if all were survived, else 1.",
+)
 @click.argument("target")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     module: bool,
     locate: str,
     locate_limit: float,
+    prove: bool,
+    prove_limit: float,
     allow_rerun: bool,
     policy: str | None,
     fail_under: float,
@@ -82,6 +113,7 @@ def command(
     form: str,
     output: Path | None,
     max_incidents: int,
+    drill: int | None,
     target: str,
     arguments: tuple[str, ...],
 ) -> None:
@@ -94,15 +126,18 @@ def command(
     \b
     stayfinite run train.py --epochs 3
     stayfinite run --policy stop --run-dir runs/a -m package.train
+    stayfinite run --drill train.py --epochs 1
     """
-    if form == "json" and output is None:
+    if form == "json" and output is None and drill is None:
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
     if policy == "watch" and clip is not None:
         raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
     if not module and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
     check_output(output, [] if module else [target])
-    if locate != "off":
+    if drill is not None and policy == "watch":
+        raise click.UsageError("--policy watch lets bad steps happen: there is nothing to drill.")
+    if locate != "off" and drill is None:
         hash_seed.pin()
     try:
         from stayfinite import launch
@@ -119,6 +154,8 @@ def command(
         locate=locate,
         locate_limit=locate_limit,
         allow_rerun=allow_rerun,
+        prove=prove and locate != "off" and os.environ.get("STAYFINITE_PROVE") != "off",
+        prove_limit=prove_limit,
         output=output.absolute() if output is not None else None,
         form=form,
         run_dir=run_dir.absolute() if run_dir is not None else None,
@@ -127,6 +164,8 @@ def command(
         fail_under=fail_under,
         clip=clip,
     )
+    if drill is not None:
+        drill_and_leave(options, drill)
     from stayfinite.report.incident import print_report
 
     sys.exit(

@@ -99,6 +99,7 @@ def all_findings(found: Examination, project: Project) -> list[Finding]:
     findings = [*examine(project), *found.lint.findings, *found.environment_findings]
     findings += _of_logs(found.logs, project)
     findings += _once_a_run(found.checkpoints + found.weights, project)
+    findings += found.model.findings if found.model is not None else []
     findings += [finding for verdict in found.data for finding in verdict.findings]
     findings += [finding for incident in found.incidents for finding in _of_incident(incident.data)]
     return sorted(worst_first(findings), key=lambda f: (f.severity.rank, _elsewhere(f, project)))

@@ -14,6 +14,7 @@ from stayfinite.checkpoint.verify import judge as judge_checkpoint
 from stayfinite.data.examine import DataVerdict, examine_data
 from stayfinite.doctor.budget import Budget
 from stayfinite.doctor.inventory import Inventory
+from stayfinite.doctor.model_probe import ModelProbe
 from stayfinite.findings import Finding, examine
 from stayfinite.findings.subjects.checkpoint import Kind
 from stayfinite.findings.subjects.environment import Environment
@@ -54,6 +55,8 @@ class Examination:
     data: list[DataVerdict] = field(default_factory=list)
     launchers: list[Launcher] = field(default_factory=list)
     incidents: list[IncidentFile] = field(default_factory=list)
+    model: ModelProbe | None = None
+    """The model before its training, where the project has a factory for it."""
     passed_over: list[str] = field(default_factory=list)
     interrupted: bool = False
 

@@ -45,4 +45,5 @@ CAUSES: Final[dict[str, str]] = {
     "DIST_DESYNC": "ranks that decide differently",
     "LIB_REGRESSION": "a defect of one version or backend",
     "HARDWARE_KERNEL": "a result that does not repeat on the same inputs",
+    "UNKNOWN": "not known: no rule explains the place that is named",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from pathlib import Path
 
 from stayfinite.findings import Incident
 from stayfinite.findings.incident import ACTIONS
@@ -12,8 +14,11 @@ from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
+from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_capsule import write_step_capsule
 from stayfinite.observers.gradients import gradient_facts
+from stayfinite.recover.ranks import world_size
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
 
@@ -21,10 +26,15 @@ from stayfinite.watch.environment import environment
 class Explainer:
     """Decides which refused steps are worth following op by op, and tells what is known of each."""
 
-    def __init__(self, run: GuardedRun, *, locates: bool) -> None:
+    def __init__(self, run: GuardedRun, *, locates: bool, proves: ProofSettings | None = None) -> None:
         self._run = run
         self.locates = locates
         self._concluded = False
+        self._proofs = StepProofs(run, proves or ProofSettings())
+
+    def saw_healthy(self, attempt: Attempt) -> None:
+        """A step went well: its batch is what a failing one is compared with."""
+        self._proofs.healthy(attempt)
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
@@ -52,6 +62,15 @@ class Explainer:
             )
             return None
 
+    def from_any_rank(self, evidence: FailedStep | None, first: int | None) -> FailedStep | None:
+        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it."""
+        ranks = self._run.ranks
+        if not ranks.together:
+            return evidence
+        found = ranks.share(pickle.dumps(evidence) if evidence is not None else None, first)
+        seen: FailedStep | None = pickle.loads(found) if found is not None else None
+        return seen
+
     def file(
         self,
         refused: FailedStep,
@@ -65,7 +84,20 @@ class Explainer:
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
         result.incident = self._explain(refused, evidence, action)
-        reporter.of_incident(result.incident, goes_on=goes_on)
+        self._proofs.look_into(result.incident, evidence, attempt)
+        folder = reporter.of_incident(result.incident, goes_on=goes_on)
+        if folder is not None and self._proofs.on:
+            self._keep_capsule(folder, result.incident, attempt)
+
+    def _keep_capsule(self, folder: Path, incident: Incident, attempt: Attempt) -> None:
+        try:
+            remark = write_step_capsule(
+                folder / "capsule", incident, attempt, self._run.state, self._run.recovery.transaction.rng
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            remark = f"{type(error).__name__}: {error}"
+        if remark is not None:
+            self._run.reporter.note("capsule", text=f"not in the capsule of step {incident.step}: {remark}")
 
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
@@ -109,4 +141,6 @@ class Explainer:
             )
         incident = to_incident(step, explain(step), environment(run.device), action)
         incident.history = run.reporter.lines
+        incident.world_size = world_size()
+        incident.rank = step.rank if incident.world_size > 1 else 0
         return incident

@@ -184,7 +184,7 @@ class WatchedLoop:
         if not same:
             return None  # the loop clips only a part; the gradients are read again at the step
         window.reading = reading
-        return reading.total
+        return reading.as_torch_has_it
 
     def wants_step(self, optimizer: Optimizer, step: Callable[..., Any], closure: Any) -> Any:
         """The body calls optimizer.step(): do it if the gradients are good."""

@@ -18,7 +18,7 @@ from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
-from stayfinite.recover import RunStopped, consensus
+from stayfinite.recover import RunStopped
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
@@ -103,7 +103,7 @@ class RefusalHandler:
             attempt = outcome.attempt
             run.observers.clips.bad_gradients(len(attempt.culprits()), len(attempt.reading.gradients))
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
-            verdict.bad_components = consensus.union(verdict.bad_components, run.device)
+            verdict.bad_components = run.ranks.union(verdict.bad_components)
         return facts.gather(
             self._reporter.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
         )
@@ -132,16 +132,16 @@ class RefusalHandler:
         """Every rank can do without what is bad; if one cannot, none does."""
         if self._run.policy.bad_component != "leave-out":
             return False
-        return not self._run.any_rank(not can_do_without(refused, attempt, self._recovery.ladder))
+        return not self._run.ranks.any(not can_do_without(refused, attempt, self._recovery.ladder))
 
     def answer(self, refused: FailedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
         who = run.numbers_of(outcome.attempt.optimizers)
         first = ladder.failures_of(who) == 0
-        bad = run.any_rank(bool(run.health.bad()))
+        bad = run.ranks.any(bool(run.health.bad()))
         if not bad and first:
-            bad = run.any_rank(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
+            bad = run.ranks.any(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
         action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
         if refused.settings and not first:
             action = "stop"  # no batch brings a learning rate back
@@ -164,6 +164,7 @@ class RefusalHandler:
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Write the incident, show it, and do what the ladder said."""
+        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":

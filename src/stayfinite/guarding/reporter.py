@@ -160,8 +160,8 @@ class RunReporter:
             self._end_streak()
         return StepResult(step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components)
 
-    def of_incident(self, incident: Incident, *, goes_on: bool) -> None:
-        """File a failure; show it the first time."""
+    def of_incident(self, incident: Incident, *, goes_on: bool) -> Path | None:
+        """File a failure; show it the first time, and give the folder it is in then."""
         if incident.birth is not None or self.explained is None:
             self.explained = incident
         self._found.update(finding.code for finding in incident.findings)
@@ -170,7 +170,10 @@ class RunReporter:
             from stayfinite.report.html.incident_page import write_incident_page  # needed by a failure only
 
             self._progress.show(incident)
-            write_incident_page(self._journal.folder_of(filed))
+            folder = self._journal.folder_of(filed)
+            write_incident_page(folder)
+            return folder
+        return None
 
     def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None) -> str:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next."""

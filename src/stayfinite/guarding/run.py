@@ -14,8 +14,9 @@ from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.reporter import RunReporter
 from stayfinite.observers.run_observers import RunObservers
-from stayfinite.recover import Policy, consensus
+from stayfinite.recover import Policy
 from stayfinite.recover.plan import Plan
+from stayfinite.recover.ranks import Ranks, rank
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.report.progress import Says
@@ -42,7 +43,8 @@ class GuardedRun:
         """`observers` of a script that is watched as a whole; else the run has its own. `refuses`: False only looks."""
         self.state, self.policy, self.refuses = state, policy, refuses
         self.device = next(iter(state.parameter_names)).device
-        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), consensus.rank())
+        self.ranks = Ranks(self.device, state.models.values())
+        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), rank())
         self.observers = observers or RunObservers.of_guard(state, state.schedulers)
         self.observers.history.guarded = True
         self.reporter = RunReporter(
@@ -50,7 +52,7 @@ class GuardedRun:
             self.device,
             self.observers.history,
             listeners,
-            says=says if consensus.rank() == 0 else "nothing",
+            says=says if rank() == 0 else "nothing",
         )
         if observers is None:
             weakref.finalize(self, self.observers.remove)
@@ -64,7 +66,3 @@ class GuardedRun:
     def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:
         """The places of these optimizers among all of the run's."""
         return [self.state.optimizers.index(optimizer) for optimizer in optimizers]
-
-    def any_rank(self, flag: bool) -> bool:
-        """Is it so on any rank? The same answer on all of them, and they must all ask."""
-        return consensus.any_rank(flag, self.device)

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover import consensus
 from stayfinite.recover.interrupts import interrupts_wait
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
@@ -120,7 +119,7 @@ class StepOwner:
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
         scale = scaling.scale(self._run.device) if scaling.on else self._run.observers.scalers.scale()
-        numbers = self._watcher.numbers(window, seen, norm, scale, consensus.gathering())
+        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering())
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
 
@@ -134,6 +133,8 @@ class StepOwner:
     def look(self, attempt: Attempt) -> Outcome:
         """What the gradients and losses of an update that may follow are worth. Nothing has changed yet."""
         verdict = attempt.numbers.verdict()
+        if self._run.ranks.apart:
+            verdict.loss = None  # this rank's own; the averaged gradients say the same to all of them
         self._recovery.scaling.saw(verdict.scale)
         attempt.norm = self._norm(attempt, verdict)
         if attempt.beside is not None and not verdict.norm_is_finite:
@@ -176,7 +177,7 @@ class StepOwner:
         except BaseException:
             self._take_back(attempt)
             raise
-        if attempt.copied and self._run.any_rank(not self._run.health.after_update()):
+        if attempt.copied and self._run.ranks.any(not self._run.health.after_update()):
             return replace(outcome, trouble="update")
         self._stepped.update(id(optimizer) for optimizer in attempt.optimizers)
         if attempt.copied and not self._is_risky(attempt.group):
@@ -217,7 +218,7 @@ class StepOwner:
     def _norm(self, attempt: Attempt, verdict: StepVerdict) -> Tensor:
         """The norm of all gradients; in float32 if half could not hold it: 65504 is not where a norm ends."""
         reading = attempt.reading
-        if verdict.norm_is_finite or not reading.is_half or self._run.any_rank(bool(attempt.culprits())):
+        if verdict.norm_is_finite or not reading.is_half or self._run.ranks.any(bool(attempt.culprits())):
             return reading.total
         total = reading.norm_in_float32()
         verdict.grad_norm = float(total)
@@ -296,7 +297,7 @@ class StepOwner:
                 transaction.undo_update(optimizers)
                 self.abandon(optimizers)
                 raise
-        bad = self._run.any_rank(bad or not self._run.health.after_update())
+        bad = self._run.ranks.any(bad or not self._run.health.after_update())
         del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
         attempt = self.gather(optimizers, step)
         attempt.copied = attempt.made = True

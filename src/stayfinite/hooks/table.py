@@ -57,6 +57,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("warning", "warnings", "showwarning", "showing a warning of torch at the line of the user's code"),
     Hook("file_load", "torch", "load", "findings about checkpoint files"),
     Hook("file_save", "torch", "save", "findings about what a checkpoint leaves out"),
+    Hook("safetensors_save", "safetensors.torch", "save_file", "fire drills of safetensors checkpoints"),
     Hook("number_read", "torch:Tensor", "item", _WHO_READ),
     Hook("number_read", "torch:Tensor", "__float__", _WHO_READ),
     *(

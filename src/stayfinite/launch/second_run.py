@@ -107,7 +107,7 @@ def run_again(
     A run that failed early is traced from its first op. One that took long is traced from shortly before the
     failing step, and from the first op only if the bad value turns out to be older than that.
     """
-    kind = _kind(options)
+    kind = sandbox_kind(options)
     limit = min(options.locate_limit, max(_AT_LEAST, _SLOWDOWN * failure.seconds))
     say(
         f"{failure.what}; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
@@ -122,7 +122,7 @@ def run_again(
     return found
 
 
-def _kind(options: Options) -> Kind:
+def sandbox_kind(options: Options) -> Kind:
     """A sandbox that refuses writing is of no use to somebody who allows it."""
     best = support.sandbox().kind
     return "none" if options.allow_rerun and best != "namespaces" else best
@@ -131,6 +131,11 @@ def _kind(options: Options) -> Kind:
 def _came_from_before(incident: Incident) -> bool:
     """The bad value was in the weights already when tracing began."""
     return incident.birth is not None and incident.birth.op in ("parameter", "buffer", "state", "outside")
+
+
+def once(options: Options, beginning: Beginning, failure: FailurePoint, end: float) -> SecondRun:
+    """Run the script again, traced from its first op, until `end`."""
+    return _run(options, beginning, failure, 0, end, sandbox_kind(options))
 
 
 def _run(

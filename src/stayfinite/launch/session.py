@@ -172,6 +172,10 @@ class Session:
     def seconds_to_failure(self) -> float:
         return max((s.seconds for s in self._unexplained()), default=0.0)
 
+    def elapsed(self, step: int) -> float:
+        """How long after the start a failing step was seen."""
+        return max((s.seconds for s in self.detector.suspicions.all if s.step == step), default=0.0)
+
     def unlocated(self, reason: str = "", *, reproduced: bool | None = None) -> list[Incident]:
         """Failures without a birth, from what was watched alone; `reason` is why they were not located."""
         found = []

@@ -1,4 +1,4 @@
-"""`[tool.stayfinite]` of the nearest pyproject.toml: select, ignore, exclude and thresholds."""
+"""`[tool.stayfinite]` of the nearest pyproject.toml: select, ignore, exclude, thresholds, and the factory to probe."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Settings:
     ignore: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
+    probe: str | None = None
+    """module:factory, which `stayfinite doctor` has probed."""
     file: Path | None = None
 
 
@@ -79,7 +81,7 @@ def _settings(table: dict[str, Any], path: Path) -> Settings:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
             raise WrongSettings(f"{path}: the threshold {name} must be a number, it is {value!r}")
         thresholds[name] = float(value)
-    unknown = set(table) - {"select", "ignore", "exclude", "thresholds", *THRESHOLDS}
+    unknown = set(table) - {"select", "ignore", "exclude", "thresholds", "probe", *THRESHOLDS}
     if unknown:
         raise WrongSettings(f"{path}: [tool.stayfinite] has no setting {sorted(unknown)[0]!r}")
     return Settings(
@@ -87,6 +89,7 @@ def _settings(table: dict[str, Any], path: Path) -> Settings:
         _strings(table, "ignore", path),
         _strings(table, "exclude", path),
         thresholds,
+        _text(table, "probe", path),
         path,
     )
 
@@ -96,3 +99,10 @@ def _strings(table: dict[str, Any], name: str, path: Path) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise WrongSettings(f"{path}: [tool.stayfinite] {name} must be a list of texts")
     return tuple(value)
+
+
+def _text(table: dict[str, Any], name: str, path: Path) -> str | None:
+    value = table.get(name)
+    if value is not None and not isinstance(value, str):
+        raise WrongSettings(f"{path}: [tool.stayfinite] {name} must be a text, such as module:factory")
+    return value

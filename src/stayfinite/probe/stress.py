@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.findings.subjects.probed_model import Located, StressResult
+from stayfinite.findings.subjects.probed_model import BlockGrowth, Located, StressResult
 from stayfinite.guarding.locate import Trace
 from stayfinite.probe import tree
+from stayfinite.probe.growth import block_growths
 from stayfinite.probe.lab import Lab, Parts, located
 from stayfinite.probe.record import Record
 from stayfinite.watch.finite import nonfinite
@@ -28,6 +30,7 @@ class _Course:
     first: str = ""
     what: str = ""
     where: Located = field(default_factory=Located)
+    growths: list[BlockGrowth] = field(default_factory=list)  # of the last step that was finite
 
 
 def stress_run(lab: Lab, record: Record) -> None:
@@ -43,6 +46,7 @@ def stress_run(lab: Lab, record: Record) -> None:
     record.stress = StressResult(
         _TIMES, len(course.losses), rate, tuple(course.losses), tuple(course.norms), course.first,
         len(course.losses) if course.first else None, course.what, not calm.first, course.where,
+        len(calm.losses), tuple(calm.growths),
     )  # fmt: skip
     ends = f"{course.what} at step {len(course.losses)}" if course.first else f"finite for {_STEPS} steps"
     record.note("stress", f"at {_TIMES:g} times the learning rate ({rate * _TIMES:g}): {ends}")
@@ -69,7 +73,7 @@ def _course(lab: Lab, parts: Parts, times: float) -> _Course:
     for _ in range(_STEPS):
         batch = tree.copied(lab.probe.make_batch() if callable(lab.probe.batch) else lab.batch)
         optimizer.zero_grad(set_to_none=True)
-        loss = lab.loss_of(parts, batch).total
+        loss, growths = _measured_loss(lab, parts, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = [(n, p.grad) for n, p in model.named_parameters() if p.grad is not None]
         norm = float(torch.nn.utils.get_total_norm([g for _, g in gradients])) if gradients else 0.0
@@ -89,11 +93,18 @@ def _course(lab: Lab, parts: Parts, times: float) -> _Course:
             if course.first != "divergence":
                 course.where = _where(lab, parts, batch)
             return course
+        course.growths = growths
         optimizer.step()
         if bad := nonfinite(model.named_parameters()):
             course.first, course.what = "parameter", f"{bad[0].name} is not finite after the update"
             return course
     return course
+
+
+def _measured_loss(lab: Lab, parts: Parts, batch: object) -> tuple[Tensor, list[BlockGrowth]]:
+    losses: list[Tensor] = []
+    growths = block_growths(parts.model, lambda: losses.append(lab.loss_of(parts, batch).total))
+    return losses[0], growths
 
 
 def _where(lab: Lab, parts: Parts, batch: object) -> Located:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from stayfinite.recover.rng import RngState
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import StateCopy, can_change, copy_all
+from stayfinite.shards import local
 
 SMALL = 1 << 16
 """Buffers of at most this many elements are copied before every step."""
@@ -91,7 +92,7 @@ class Transaction:
             if same and tensor.numel() > SMALL and tensor._version == slot.version:
                 continue
             if slot.saved is None or not same:
-                slot.saved = torch.empty_like(tensor, requires_grad=False)
+                slot.saved = torch.empty_like(local(tensor), requires_grad=False)
             slot.version = tensor._version
             saved.append(slot.saved)
             live.append(tensor)
@@ -145,7 +146,7 @@ class Transaction:
         """Another micro-batch of the same update begins: what it does to buffers can be undone alone."""
         self._at_mark = {(id(holder), key) for holder in self._holders for key in holder}
         self._of_batch = [  # also those that an earlier micro-batch of this update has registered
-            (holder, key, tensor, tensor.detach().clone())
+            (holder, key, tensor, local(tensor).detach().clone())
             for holder in self._holders
             for key, tensor in holder.items()
             if tensor is not None and can_change(tensor)
@@ -173,7 +174,8 @@ class Transaction:
                     # the forward pass put a new tensor in its place
                     slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)
                 elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
-                    slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+                    mine = local(slot.tensor)
+                    mine.copy_(torch.where(bad.to(mine.device), slot.saved, mine))
 
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stayfinite.findings import TensorSummary
+from stayfinite.shards import local
 
 _NARROW = {
     dtype
@@ -18,9 +19,9 @@ _NARROW = {
 
 def _checkable(tensor: Tensor) -> Tensor | None:
     """The part of a tensor that can be non-finite, in a form the fused pass takes."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.numel() == 0 or tensor.is_meta:
+    value = local(tensor.detach())
+    if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0 or value.is_meta:
         return None
-    value = tensor.detach()
     if value.layout is torch.sparse_coo:
         value = value._values()
     elif value.layout is not torch.strided or value.is_nested:
@@ -80,7 +81,7 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
     shape = tuple(tensor.values().shape if tensor.is_nested else tensor.shape)
     value = _checkable(tensor)
     if value is None:
-        value = tensor.detach()
+        value = local(tensor.detach())
         if value.numel() == 0 or value.is_meta or value.is_quantized:
             return TensorSummary(name, shape, dtype)
     nan = int(torch.isnan(value).sum())

@@ -148,6 +148,8 @@ class StressResult:
     what: str = ""
     calm_at_own_rate: bool | None = None  # the same steps at the learning rate itself
     located: Located = field(default_factory=Located)
+    own_steps: int = 0  # made at the learning rate itself
+    growths: tuple[BlockGrowth, ...] = ()  # at the last of them that was finite
 
 
 @dataclass(frozen=True, slots=True)

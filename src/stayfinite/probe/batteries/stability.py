@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import torch
@@ -11,9 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stayfinite.findings.subjects.probed_model import BlockGrowth, Peak, Trial, UpdateSize
+from stayfinite.findings.subjects.probed_model import Peak, Trial, UpdateSize
 from stayfinite.probe import tree
 from stayfinite.probe.batteries import Battery
+from stayfinite.probe.growth import block_growths
 from stayfinite.probe.lab import Lab, Parts
 from stayfinite.probe.record import Record
 from stayfinite.probe.sites import line_of_user
@@ -21,8 +21,6 @@ from stayfinite.watch.finite import nonfinite
 
 FLOAT16_LIMIT = 65504.0
 _PEAKS = 4
-_BLOCKS = 4
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 class StabilityBattery(Battery):
@@ -90,26 +88,10 @@ class StabilityBattery(Battery):
             )
 
     def _growth(self, lab: Lab, record: Record) -> None:
-        seen: list[tuple[str, str, float]] = []
-        hooks = [
-            module.register_forward_hook(_measuring(seen, name, type(module).__name__))
-            for name, module in lab.parts.model.named_modules()
-            if _NUMBER.search(name)
-        ]
-        try:
-            lab.run(backward=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        groups: dict[tuple[str, str], list[float]] = {}
-        for name, kind, rms in seen:
-            if _NUMBER.search(name.rpartition(".")[2]):  # the block itself, not a layer inside of it
-                groups.setdefault((_NUMBER.sub("*", name), kind), []).append(rms)
-        for (blocks, kind), sizes in groups.items():
-            if len(sizes) >= _BLOCKS and all(math.isfinite(size) for size in sizes):
-                record.growths.append(BlockGrowth(blocks, kind, tuple(sizes)))
-                ends = f"output {sizes[0]:.3g} at the first, {sizes[-1]:.3g} at the last"
-                record.note(self.name, f"{len(sizes)} {kind} in {blocks}: {ends}")
+        record.growths += block_growths(lab.parts.model, lambda: lab.run(backward=False))
+        for growth in record.growths:
+            ends = f"output {growth.rms[0]:.3g} at the first, {growth.rms[-1]:.3g} at the last"
+            record.note(self.name, f"{len(growth.rms)} {growth.kind} in {growth.blocks}: {ends}")
 
     def _scaled(self, lab: Lab, record: Record) -> None:
         inputs = tree.inputs(lab.batch)
@@ -159,15 +141,6 @@ def _device(lab: Lab) -> str:
 
 def _floats(batch: Any) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tree.named(batch).items() if tensor.is_floating_point()}
-
-
-def _measuring(seen: list[tuple[str, str, float]], name: str, kind: str) -> Any:
-    def measure(_module: nn.Module, _args: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, (tuple, list)) and output else output
-        if isinstance(first, Tensor) and first.is_floating_point() and first.numel():
-            seen.append((name, kind, float(first.detach().double().square().mean().sqrt())))
-
-    return measure
 
 
 def _step(optimizer: Optimizer, lab: Lab, parts: Parts) -> None:

@@ -36,7 +36,7 @@ class EdgeCaseFails(Rule[ProbedModel]):
 
     code = "PRB014"
     name = "edge-case-fails"
-    cause = "EMPTY_REDUCTION"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.ERROR
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ class FailingInputFound(Rule[ProbedModel]):
 
     code = "PRB015"
     name = "failing-input-found"
-    cause = "LOG_DOMAIN"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.ERROR
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

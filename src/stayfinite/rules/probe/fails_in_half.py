@@ -37,7 +37,7 @@ class FailsInHalf(Rule[ProbedModel]):
 
     code = "PRB008"
     name = "fails-in-half"
-    cause = "FP16_OVERFLOW"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.WARNING
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ class GradientNotFinite(Rule[ProbedModel]):
 
     code = "PRB004"
     name = "first-gradient-not-finite"
-    cause = "SQRT_POW_GRAD_AT_ZERO"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.ERROR
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

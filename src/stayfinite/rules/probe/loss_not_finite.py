@@ -34,7 +34,7 @@ class LossNotFinite(Rule[ProbedModel]):
 
     code = "PRB002"
     name = "first-loss-not-finite"
-    cause = "LOG_DOMAIN"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.ERROR
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ class OutputNotFinite(Rule[ProbedModel]):
 
     code = "PRB001"
     name = "output-not-finite"
-    cause = "UNINITIALIZED_MEMORY"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.ERROR
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ class ScaledInputFails(Rule[ProbedModel]):
 
     code = "PRB011"
     name = "scaled-input-fails"
-    cause = "EXP_OVERFLOW"
+    cause = "UNKNOWN"  # that of the rule which explains the place, where one does
     severity = Severity.WARNING
 
     def check(self, subject: ProbedModel) -> Iterator[Finding]:

@@ -58,6 +58,6 @@ class UnstableUnderStress(Rule[ProbedModel]):
             evidence={"battery": "stress", "first": result.first, "step": result.at_step, "rate": result.rate,
                       "losses": list(result.losses[-8:]), "norms": list(result.norms[-8:])},
             severity=Severity.ERROR if calm is False else Severity.INFO,
-            cause=result.located.cause,
+            cause=result.located.cause or (self.cause if result.first == "divergence" else "UNKNOWN"),
             **place(result.located),
         )  # fmt: skip
