@@ -84,7 +84,8 @@ class Explainer:
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
         result.incident = self._explain(refused, evidence, action)
-        self._proofs.look_into(result.incident, evidence, attempt)
+        with self._run.observers.paused():
+            self._proofs.look_into(result.incident, evidence, attempt)
         folder = reporter.of_incident(result.incident, goes_on=goes_on)
         if folder is not None and self._proofs.on:
             self._keep_capsule(folder, result.incident, attempt)
