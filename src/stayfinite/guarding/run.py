@@ -45,7 +45,9 @@ class GuardedRun:
         self.device = next(iter(state.parameter_names)).device
         self.ranks = Ranks(self.device, state.models.values())
         self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), rank())
-        self.observers = observers or RunObservers.of_guard(state, state.schedulers)
+        self.observers = observers or RunObservers.of_guard(
+            state, state.schedulers, state.averages_of(state.optimizers)
+        )
         self.observers.history.guarded = True
         self.reporter = RunReporter(
             self.folder if refuses else None,

@@ -117,20 +117,22 @@ class FailureDetector:
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor) or not measurable(tensor):
                 continue
+            unscaled = self.observers.scalers.before_scaling(tensor)
             with unfollowed():
                 if tensor.numel() == 1 and not quietly:
-                    unscaled = self.observers.scalers.before_scaling(tensor)
                     loss = float((tensor if unscaled is None else unscaled).detach())
                     self.history.running.losses.append(loss)
                 bad = is_bad(tensor)
+                # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
+                expected = bad and unscaled is not None and not is_bad(unscaled)
             if bad:
                 self._loss_is_bad = True
-                self._suspect_tensor(tensor, "loss")
+                self._suspect_tensor(tensor, "loss", expected=expected)
 
     def _is_scaled(self) -> bool:
         return any(seen.scaled for seen in self.observers.scalers.known)
 
-    def _suspect_tensor(self, tensor: torch.Tensor, kind: str) -> None:
+    def _suspect_tensor(self, tensor: torch.Tensor, kind: str, *, expected: bool = False) -> None:
         roots = self.tracer.roots_of(tensor)
         known = self._known(roots)
         if known is not None:
@@ -139,8 +141,7 @@ class FailureDetector:
         evidence = self.tracer.failure(tensor, kind) if self.tracer.active else None
         if evidence is None and not is_bad(tensor):
             return
-        # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
-        self._suspect(kind, evidence, roots=roots)
+        self._suspect(kind, evidence, roots=roots, expected=expected)
 
     def note_arrivals(self, step: int | None = None) -> None:
         """Bad values that reached gradients, parameters or buffers since the last look, in this step."""

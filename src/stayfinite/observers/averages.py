@@ -65,9 +65,13 @@ class AverageObserver:
             self._copies.append(_ModelCopy(weakref.ref(source), weakref.ref(result), here(), begun))
 
     def facts(self) -> tuple[AverageFacts, ...]:
-        """Copies in half precision that are still there and were written to."""
+        """Copies in half precision that are still there and were written to.
+
+        Plain tensors are looked for only when a whole script is over: while other threads run, a look at all
+        objects (`gc.get_objects`) can break what they are making.
+        """
         with unfollowed():
-            return (*self._half_copies(), *self._half_tensors())
+            return (*self._half_copies(), *(self._half_tensors() if self._tracer is not None else ()))
 
     def _half_copies(self) -> Iterator[AverageFacts]:
         for known in self._copies:

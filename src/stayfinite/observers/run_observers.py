@@ -53,8 +53,10 @@ class RunObservers:
         self._paused = 0
 
     @classmethod
-    def of_guard(cls, parts: TrainingParts, schedulers: list[Any]) -> RunObservers:
-        """For what a guard was given, from now on."""
+    def of_guard(
+        cls, parts: TrainingParts, schedulers: list[Any], averages: list[tuple[Any, torch.nn.Module]]
+    ) -> RunObservers:
+        """For what a guard was given, from now on; averages with the models that they are of."""
         observers = cls(OwnParts(parts))
         for optimizer in parts.optimizers:
             observers.optimizers.find(optimizer)
@@ -62,6 +64,8 @@ class RunObservers:
             observers.schedulers.adopt(scheduler, Place())
         if parts.scaler is not None:
             observers.scalers.adopt(parts.scaler)
+        for average, model in averages:
+            observers.averages.copied(model, getattr(average, "module", average))
         observers.install()
         return observers
 

@@ -131,12 +131,6 @@ class TrainingState:
         """The same of the averages."""
         yield from _buffer_slots(dict(named_averages(self.averages)))
 
-    def average_slots(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) of every parameter and buffer of the averages."""
-        for prefix, average in named_averages(self.averages):
-            yield from ((_join(prefix, name), p) for name, p in average.named_parameters())
-            yield from ((_join(prefix, name), b) for name, b in average.named_buffers())
-
     def optimizer_slots(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of every tensor an optimizer keeps."""
         for optimizer in self.optimizers:
