@@ -62,6 +62,7 @@ bench: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/run_overhead.py
+	$(BIN)/python bench/step_counts.py
 	$(BIN)/python bench/scan.py
 
 clean:

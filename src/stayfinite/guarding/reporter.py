@@ -117,6 +117,9 @@ class RunReporter:
                 "finding", f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
             )
 
+    def last_update(self, ratio: float | None) -> None:
+        self._history.note_update(ratio)
+
     def at_the_end(self, findings: Sequence[Finding]) -> None:
         """What the whole of the run shows: all of it on record, and one line for the person."""
         news = [f for f in findings if f.code not in self._found]

@@ -47,6 +47,10 @@ class StepOwner:
         self._window = window
         self._run.observers.ownership.step_in = threading.get_ident() if window is not None else None
 
+    def last_update(self) -> float | None:
+        """How far the run's last update went: no step comes after it to record that."""
+        return self._watcher.last_update()
+
     @property
     def accumulating(self) -> bool:
         """Some micro-batches of the next update are there."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-
 import torch
 
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.replay.measure import measurable
-from stayfinite.replay.modules import living_models
+from stayfinite.replay.modules import living, living_models
 from stayfinite.replay.tracer import unfollowed
 
 _SWOLLEN = 1e10
@@ -33,7 +31,7 @@ def sign_of_trouble(observers: RunObservers) -> str | None:
 
 def _living_tensors() -> list[torch.Tensor]:
     plain, parameter = torch.Tensor, torch.nn.Parameter
-    found = [thing for thing in gc.get_objects() if type(thing) is plain or type(thing) is parameter]
+    found = living(lambda thing: type(thing) is plain or type(thing) is parameter)
     return [tensor for tensor in found[:_MOST_TENSORS] if 0 < tensor.numel() <= _MOST_VALUES]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from stayfinite.observers.history import here
 from stayfinite.replay import Tracer
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import is_plain
+from stayfinite.replay.modules import living
 from stayfinite.replay.tracer import unfollowed
 
 _SAMPLED = 64  # values of each parameter that are remembered
@@ -67,8 +67,7 @@ class AverageObserver:
     def facts(self) -> tuple[AverageFacts, ...]:
         """Copies in half precision that are still there and were written to.
 
-        Plain tensors are looked for only when a whole script is over: while other threads run, a look at all
-        objects (`gc.get_objects`) can break what they are making.
+        Plain tensors are looked for only when a whole script is over: that is a look at all objects.
         """
         with unfollowed():
             return (*self._half_copies(), *(self._half_tensors() if self._tracer is not None else ()))
@@ -97,16 +96,13 @@ class AverageObserver:
 
     def _half_tensors(self) -> Iterator[AverageFacts]:
         """Averages kept as plain tensors: as often written to as an average is, of the shape of a weight."""
-        living = [
-            t
-            for t in gc.get_objects()
-            if type(t) is torch.Tensor and t.dtype in HALF and _is_usable(t) and t._version >= _OFTEN
-        ]
+        found = living(lambda thing: type(thing) is torch.Tensor)
+        often = [t for t in found if t.dtype in HALF and _is_usable(t) and t._version >= _OFTEN]
         values = still = moved = 0
         first: torch.Tensor | None = None
-        for reference, begun in self._trained if living else ():
+        for reference, begun in self._trained if often else ():
             parameter = reference()
-            for tensor in living if parameter is not None else ():
+            for tensor in often if parameter is not None else ():
                 rounded = begun.to(tensor.dtype)
                 if parameter is None or tensor.shape != parameter.shape or tensor.device != parameter.device:
                     continue

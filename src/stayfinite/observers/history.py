@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from stayfinite.findings.subjects.run_record import Place, StepRecord
@@ -47,10 +47,7 @@ class RunHistory:
 
     def add(self, record: StepRecord, *, last_update: float | None = None) -> None:
         """A step is over. How far the update before it went is known only now."""
-        if last_update is not None and self.recent and self.recent[-1].applied:
-            self.recent[-1] = self.whole[-1] = replace(self.recent[-1], update_ratio=last_update)
-            if len(self.first_steps) == len(self.whole):
-                self.first_steps[-1] = self.recent[-1]
+        self.note_update(last_update)
         self.recent.append(record)
         self.whole.append(record)
         if len(self.first_steps) < _FIRST:
@@ -60,6 +57,18 @@ class RunHistory:
         self.step += 1
         for listener in self.listeners:
             listener(record)
+
+    def note_update(self, ratio: float | None) -> None:
+        """How far the last update went, unless it was taken back."""
+        if ratio is not None and self.recent and self.recent[-1].applied:
+            self.recent[-1] = self.whole[-1] = replace(self.recent[-1], update_ratio=ratio)
+            if len(self.first_steps) == len(self.whole):
+                self.first_steps[-1] = self.recent[-1]
+
+    def as_known_now(self, records: Iterable[StepRecord]) -> tuple[StepRecord, ...]:
+        """Records that somebody kept, with what has become known of their updates since."""
+        known = {record.step: record.update_ratio for record in self.whole}
+        return tuple(replace(r, update_ratio=known.get(r.step, r.update_ratio)) for r in records)
 
     def so_far(self) -> tuple[StepRecord, ...]:
         """The recent steps with the running one as their last."""

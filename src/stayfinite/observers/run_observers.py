@@ -162,7 +162,7 @@ class RunObservers:
         """The evidence of a step with all that the observers know now. Of a run that is over, that is more."""
         run = replace(
             step.run,
-            history=step.run.history or tuple(self.history.recent),
+            history=self.history.as_known_now(step.run.history or self.history.recent),
             first_steps=tuple(self.history.first_steps),
             optimizers=self.optimizers.facts(),
             updates=self.optimizers.audits(),

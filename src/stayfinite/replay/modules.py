@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from stayfinite.replay.measure import is_plain, shape_of
 
 _INPUTS_KEPT = 8
+_UNDISTURBED = 60.0
 
 
 class ModuleStack:
@@ -85,9 +88,25 @@ class ModuleStack:
 
 def living_models() -> list[torch.nn.Module]:
     """Every module in memory that is not part of another one; looks at all objects, so only on a failure."""
-    modules = [thing for thing in gc.get_objects() if _is_module(thing)]
+    modules = living(_is_module)
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner]
+
+
+def living(wanted: Callable[[Any], bool]) -> list[Any]:
+    """Every object in memory that is wanted.
+
+    While a list of all objects exists, a tuple that another thread is just making has one owner too many, and python
+    stops that thread with a SystemError. So no other thread runs meanwhile: none is let in before this long interval
+    is over, and those that have waited since before it was set go first.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_UNDISTURBED)
+    try:
+        time.sleep(2 * interval)
+        return [thing for thing in gc.get_objects() if wanted(thing)]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def _is_module(thing: object) -> bool:

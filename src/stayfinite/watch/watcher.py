@@ -114,6 +114,11 @@ class Watcher:
         update()
         self._update_ratio = self._sampler.after()
 
+    def last_update(self) -> float | None:
+        """How far the last update moved the weights, if no step has asked since."""
+        ratio, self._update_ratio = self._update_ratio, None
+        return float(ratio) if ratio is not None else None
+
     @staticmethod
     def trouble(verdict: StepVerdict) -> Trouble | None:
         """What of the step is not finite."""
