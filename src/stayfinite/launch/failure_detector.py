@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
-from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.launch.suspicions import Suspicion, Suspicions
+from stayfinite.launch.traced_batch import TracedBatch
 from stayfinite.observers.history import here
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.replay import Tracer
-from stayfinite.replay.evidence import operand
-from stayfinite.replay.measure import is_bad, is_plain, magnitude, measurable
+from stayfinite.replay.measure import is_bad, measurable
 from stayfinite.replay.op_journal import NO_ROOTS
 from stayfinite.replay.tracer import is_unfollowed, unfollowed
 
-_BATCH_SHOWN = 8
 _JUMP, _HUGE = 1e4, 1e8  # a gradient norm this much above its median, and this large, is worth a second look
 _ENOUGH_HISTORY = 8
 
@@ -37,7 +33,7 @@ class FailureDetector:
         self.observers, self.tracer = observers, tracer
         self.history, self.suspicions = observers.history, Suspicions()
         self.guarded = False  # a guard looks at losses and gradients
-        self._batch: list[weakref.ref[torch.Tensor]] = []
+        self._batch = TracedBatch(tracer)
         self._checked: tuple[int, torch.Tensor] | None = (
             None  # a number that the script looks at, and its step
         )
@@ -67,28 +63,9 @@ class FailureDetector:
         batch = original(iterator)
         self._look_at_checked()
         if self.tracer.active:
-            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-            self._batch = [weakref.ref(tensor) for tensor in tensors[:_BATCH_SHOWN]]
-            self._note_batch_size()
-            self.tracer.note_batch(batch)
+            self._batch.note(batch)
+            self.history.running.input_absmax = self._batch.absmax()
         return batch
-
-    def batch(self) -> tuple[Operand, ...]:
-        """The tensors of the last batch that are still there."""
-        tensors = [t for reference in self._data() if (t := reference()) is not None and is_plain(t)]
-        with unfollowed():
-            journal = self.tracer.follower.journal
-            return tuple(operand(f"batch[{i}]", t, journal.writer(t), journal) for i, t in enumerate(tensors))
-
-    def _data(self) -> list[weakref.ref[torch.Tensor]]:
-        """The tensors of the batch; without a DataLoader, what the models were given."""
-        return self._batch or self.tracer.follower.modules.inputs
-
-    def _note_batch_size(self) -> None:
-        """The magnitude of the batch, for the history."""
-        with unfollowed():
-            sizes = [magnitude(t) for r in self._data() if (t := r()) is not None and measurable(t)]
-        self.history.running.input_absmax = max(sizes) if sizes else None
 
     # -- backward
 
@@ -97,7 +74,7 @@ class FailureDetector:
         if self.tracer.active or not self.guarded:
             self.check_losses(tensors if isinstance(tensors, (list, tuple)) else [tensors])
         if self.tracer.active:
-            self._note_batch_size()
+            self.history.running.input_absmax = self._batch.absmax()
         result = original(tensors, *args, **kwargs)
         self.note_arrivals()
         return result
@@ -333,9 +310,9 @@ class FailureDetector:
     ) -> None:
         at = self.history.step if step is None else step
         if evidence is not None:
-            self._note_batch_size()
+            self.history.running.input_absmax = self._batch.absmax()
             run = RunRecord(history=self.history.so_far())
-            evidence = replace(evidence, step=at, run=run, batch=self.batch())
+            evidence = replace(evidence, step=at, run=run, batch=self._batch.operands())
         suspicion = self.suspicions.add(
             Suspicion(
                 kind,
