@@ -29,6 +29,7 @@ def attach(incident: Incident, report: ProofReport) -> None:
     """Write what was tried into the incident, and order its findings by it."""
     incident.blame = report.blame or incident.blame
     incident.tried, incident.patch, incident.proof_remark = report.tried, report.patch, report.remark
+    incident.test, incident.standalone = report.test or incident.test, report.standalone
     best = report.proved
     cured: list[Finding] = []
     others: list[Finding] = []

@@ -136,7 +136,7 @@ class StepProof:
 
     def _judged(self, plan: Plan) -> TrialResult:
         replay = _TrialReplay(self.recovery, self.attempt)
-        record = ExpressionRecord(plan.failing, replay.only_looking)
+        record = ExpressionRecord(plan.failing, replay.only_looking, plan.names)
         try:
             with ExitStack() as stack:
                 stack.enter_context(record.in_effect())
@@ -148,7 +148,7 @@ class StepProof:
                 result = replay.with_update(self.healthy if plan.texts or plan.remedies else None)
         except NotInMemory as reason:
             result = TrialResult(error=str(reason))
-        result.values, result.learns = record.values, record.learns
+        result.values, result.learns, result.inputs = record.values, record.learns, record.inputs
         return result
 
     def _blame(self) -> Replays | None:

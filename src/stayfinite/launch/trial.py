@@ -63,7 +63,7 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     if plan.until is not None:
         asked["stop_after_step"] = plan.until
     session = Session(_traced(options, asked))
-    record = ExpressionRecord(plan.failing, session.tracer.only_looking)
+    record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)
     told = False
 
     def tell(outcome: Outcome) -> None:
@@ -135,5 +135,6 @@ def _result(session: Session, outcome: Outcome, record: ExpressionRecord) -> Tri
         steps=session.log.step,
         values=record.values,
         learns=record.learns,
+        inputs=record.inputs,
         applied=session.log.optimizer_steps,
     )
