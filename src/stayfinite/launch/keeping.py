@@ -155,6 +155,7 @@ class Keeper:
             scheduler_interval="epoch",  # the script advances them
             quiet=True,
             locate=self._options.locate != "off",
+            prove="off",  # when the script is over, in a process of its own
         )
         guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
         self._guard, self._loop = guard, guard.loop

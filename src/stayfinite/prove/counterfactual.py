@@ -165,7 +165,7 @@ class Counterfactual:
         """An edit always; what changes updates where there are any, and before the failure if it changes training."""
         if one.edits:
             return True
-        if stage.step.phase == "optimizer":
+        if stage.step.phase == "optimizer" or not one.remedy.of_updates:
             return True
         return bool(stage.result.applied) and (self._past or not one.remedy.trains_otherwise)
 

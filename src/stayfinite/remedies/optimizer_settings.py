@@ -18,7 +18,7 @@ class LowerRate(Remedy):
     name = "lower-rate"
     sentence = "train at a tenth of the learning rate"
     kinds = DEPENDS_ON_SIZE
-    popular, trains_otherwise, rank = True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 8
     factor = 0.1
 
     def applied(self) -> AbstractContextManager[None]:
@@ -41,7 +41,7 @@ class Clipping(Remedy):
     name = "clipping"
     sentence = "clip the gradient norm at 1"
     kinds = DEPENDS_ON_SIZE
-    popular, trains_otherwise, rank = True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 8
 
     def applied(self) -> AbstractContextManager[None]:
         return _around_steps(_clip, _nothing)
@@ -53,7 +53,7 @@ class LargerEps(Remedy):
     name = "larger-eps"
     sentence = "give the optimizer an eps of 1e-4"
     kinds = _OF_THE_UPDATE
-    popular, trains_otherwise, rank = True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 8
 
     def applied(self) -> AbstractContextManager[None]:
         return _around_steps(_larger_eps, _nothing)
@@ -65,7 +65,7 @@ class MasterWeights(Remedy):
     name = "master-weights"
     sentence = "keep master weights and optimizer state in float32"
     kinds = _OF_THE_UPDATE
-    rank = 2
+    of_updates, rank = True, 2
 
     def applied(self) -> AbstractContextManager[None]:
         masters: dict[int, Any] = {}
