@@ -11,7 +11,6 @@ from stayfinite.findings.trial import ProofReport, Tried
 
 _OWN_REMEDIES: Final[dict[str, tuple[str, ...]]] = {
     "LR_DIVERGENCE": ("lower-rate", "much-lower-rate", "clipping"),
-    "CLIP_NONFINITE": ("clipping",),
     "PURE_LOWP_OPTIMIZER": ("master-weights", "bfloat16", "float32"),
 }
 """Causes that stand for themselves and not for the birth, and what would cure them."""

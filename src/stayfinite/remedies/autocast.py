@@ -23,6 +23,9 @@ class AutocastBfloat16(Remedy):
     def fits(self, case: Case) -> bool:
         return case.kind in self.kinds and case.birth.autocast == "float16"
 
+    def can_act(self, case: Case) -> bool:
+        return case.birth.autocast is not None
+
     def applied(self) -> AbstractContextManager[None]:
         return _entered_as("bfloat16")
 
@@ -37,6 +40,9 @@ class AutocastOff(Remedy):
 
     def fits(self, case: Case) -> bool:
         return case.kind in self.kinds and case.birth.autocast is not None
+
+    def can_act(self, case: Case) -> bool:
+        return case.birth.autocast is not None
 
     def applied(self) -> AbstractContextManager[None]:
         return _entered_as(None)

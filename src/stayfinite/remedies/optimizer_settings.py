@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE, Kind
-from stayfinite.remedies.remedy import Remedy
+from stayfinite.remedies.remedy import Case, Remedy
 
 _OF_THE_UPDATE = frozenset({Kind.HALF_UPDATE, Kind.OPTIMIZER_DIVISION})
 
@@ -66,6 +66,9 @@ class MasterWeights(Remedy):
     sentence = "keep master weights and optimizer state in float32"
     kinds = _OF_THE_UPDATE
     of_updates, rank = True, 2
+
+    def can_act(self, case: Case) -> bool:
+        return case.in_half
 
     def applied(self) -> AbstractContextManager[None]:
         masters: dict[int, Any] = {}

@@ -71,6 +71,10 @@ class Remedy:
         """Whether it may cure this birth, by its mechanism."""
         return case.kind in self.kinds
 
+    def can_act(self, case: Case) -> bool:
+        """Whether it would change anything: a control that is nothing is no control."""
+        return True
+
     def edits(self, case: Case) -> list[Edit]:
         """Edits of the source; none if it is not written in a way that this remedy knows."""
         return []
@@ -108,7 +112,7 @@ def prescriptions(case: Case, *, fitting: bool = True) -> Iterator[Prescription]
         edits = tuple(remedy.edits(case)) if case.site is not None else ()
         if edits and case.site is not None:
             yield Prescription(remedy, case.site.file, edits)
-        elif remedy.applied() is not None:
+        elif remedy.can_act(case) and remedy.applied() is not None:
             yield Prescription(remedy)
 
 
