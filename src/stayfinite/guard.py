@@ -89,7 +89,7 @@ class Guard:
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
         run = GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, quiet=quiet)
         self.run_dir, self.recovery = run.folder, run.recovery
-        self._reporter, self._health = run.reporter, run.health
+        self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
         self._audit = Audit(self.state, run.device, run.reporter.finding)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
             self._reporter.tell("warning", unknown)
@@ -309,6 +309,7 @@ class Guard:
         """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
         self._maintenance.look_at_the_end()
+        self._foresight.close()
         self._reporter.close()
 
     def __enter__(self) -> Guard:

@@ -266,6 +266,7 @@ class WatchedLoop:
     def _leave(self) -> None:
         self._finish_decision()
         self._stop_following()
+        self._run.foresight.rest()
         self.listening = self._between
         if not self._trained:
             self._refusal_handler.mend_buffers()
