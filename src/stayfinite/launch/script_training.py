@@ -125,12 +125,9 @@ class ScriptTraining:
             policy=self._policy or Policy(spikes="ignore"),
             scheduler_interval="epoch",  # the script advances them
             locate=self._options.locate != "off",
-<<<<<<< HEAD:src/stayfinite/launch/script_training.py
             check_every=100 if refuses else 0,
             snapshot_every=100 if refuses else 0,
-=======
             prove="off",  # when the script is over, in a process of its own
->>>>>>> prove:src/stayfinite/launch/keeping.py
         )
         guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
         self._guard, self._loop = guard, guard.loop
