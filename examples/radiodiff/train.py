@@ -101,10 +101,13 @@ def build(config: dict[str, Any]) -> Parts:
     model = ConditionalUNet(config)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.AdamW(model.parameters(), config["lr"], weight_decay=config["weight_decay"])
-    total, floor = config["steps"], config["min_lr"]
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: max((1 - min(step, total) / total) ** 0.96, floor)
-    )
+    total, floor, warmup = config["steps"], config["min_lr"], config["warmup"]
+
+    def share_of_rate(step: int) -> float:
+        rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        return rising * max((1 - min(step, total) / total) ** 0.96, floor)
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share_of_rate)
     scaler = torch.amp.GradScaler("cpu", enabled=mixed_precision(config) == "fp16")
     noise = torch.randn(held, *latent_shape, generator=torch.Generator().manual_seed(HELD_OUT_SEED))
 

@@ -95,7 +95,7 @@ class Guard:
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
         run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
         self.run_dir, self.recovery = run.folder, run.recovery
-        self._reporter, self._health = run.reporter, run.health
+        self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
         self._audit = Audit(self.state, run.device, run.reporter.finding)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
             self._reporter.tell("warning", unknown)
@@ -330,6 +330,7 @@ class Guard:
         self._maintenance.look_at_the_end()
         self._reporter.last_update(self._owner.last_update())
         self.explainer.conclude()
+        self._foresight.close()
         self._reporter.close()
 
     def __enter__(self) -> Guard:

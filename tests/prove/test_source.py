@@ -74,6 +74,14 @@ def test_a_patch_applies_only_to_the_lines_it_was_made_for(tmp_path: Path) -> No
     assert script.read_text() == before and not (tmp_path / "train.py.orig").exists()
 
 
+def test_line_endings_stay(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes("a = 1\r\nb = 2  # ä\r\n".encode())
+    (one,) = apply(unified_diff("a = 1\nb = 2  # ä\n", "a = 1\nb = 3  # ä\n", str(script)))
+    one.write()
+    assert script.read_bytes() == "a = 1\r\nb = 3  # ä\r\n".encode()
+
+
 def test_every_remedy_tells_what_to_do() -> None:
     names = [remedy.name for remedy in all_remedies()]
     assert len(names) == len(set(names)) >= 25

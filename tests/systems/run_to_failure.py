@@ -22,9 +22,11 @@ class Failure:
     batch: Any
 
 
-def run_to_failure(example: SimpleNamespace, config: dict[str, Any], limit: int) -> Failure | None:
+def run_to_failure(
+    example: SimpleNamespace, config: dict[str, Any], limit: int, threads: int = 1
+) -> Failure | None:
     """Train up to `limit` steps; stop at the first loss that is NaN or Inf and replay its forward pass."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     parts = example.train.build(config)
     batches = iter(parts.loader)
     for step in range(1, limit + 1):

@@ -105,6 +105,11 @@ def _write_test(path: Path, incident: Incident, facts: dict[str, Any]) -> None:
 
     if path.exists():
         raise click.UsageError(f"{path} exists already and is not overwritten")
+    if incident.test is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(incident.test, encoding="utf-8")
+        click.echo(f"Test     {path}")
+        return
     why = incident.findings[0].message if incident.findings else "a bad value"
     line = incident.birth.line if incident.birth is not None else None
     path.parent.mkdir(parents=True, exist_ok=True)

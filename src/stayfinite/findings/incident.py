@@ -143,6 +143,7 @@ class Incident:
     tried: list[Tried] = field(default_factory=list)  # every remedy that was tried on the replay, best first
     patch: str | None = None  # a unified diff of a remedy that is proved
     test: str | None = None  # a test that fails without the patch and passes with it
+    standalone: str | None = None  # a script of a few lines that fails on its own
     proof_remark: str = ""  # what the reader of a proof must know
 
     def _repr_html_(self) -> str:
@@ -170,6 +171,7 @@ class Incident:
             "tried": [one.to_json() for one in self.tried],
             "patch": self.patch,
             "test": self.test,
+            "standalone": self.standalone,
             **({"proof_remark": self.proof_remark} if self.proof_remark else {}),
             **({"not_located": self.not_located} if self.not_located else {}),
             **({"observed": [tensor.to_json() for tensor in self.observed]} if self.observed else {}),

@@ -11,7 +11,6 @@ from stayfinite.findings.trial import ProofReport, Tried
 
 _OWN_REMEDIES: Final[dict[str, tuple[str, ...]]] = {
     "LR_DIVERGENCE": ("lower-rate", "much-lower-rate", "clipping"),
-    "CLIP_NONFINITE": ("clipping",),
     "PURE_LOWP_OPTIMIZER": ("master-weights", "bfloat16", "float32"),
 }
 """Causes that stand for themselves and not for the birth, and what would cure them."""
@@ -29,10 +28,11 @@ def attach(incident: Incident, report: ProofReport) -> None:
     """Write what was tried into the incident, and order its findings by it."""
     incident.blame = report.blame or incident.blame
     incident.tried, incident.patch, incident.proof_remark = report.tried, report.patch, report.remark
+    incident.test, incident.standalone = report.test or incident.test, report.standalone
     best = report.proved
-    cured: list[Finding] = []
-    others: list[Finding] = []
+    kept: list[Finding] = []
     refuted: list[Finding] = []
+    cured = best is None
     for finding in incident.findings:
         own = _own(finding, report)
         if finding.cause in _CONTRADICTED.get(incident.blame or "", ()):
@@ -40,15 +40,14 @@ def attach(incident: Incident, report: ProofReport) -> None:
         elif own is not None and not any(one.proved for one in own):
             refuted.append(_refuted(finding, own, len(report.tried)))
         elif best is not None and not cured and _is_about(finding, report):
-            cured.append(_proved(finding, best, report))
+            kept.append(_proved(finding, best, report))
+            cured = True
         else:
-            others.append(finding)
-    if best is not None and not cured and others:
-        others[0] = _proved(others[0], best, report)
+            kept.append(finding)
+    if best is not None and not cured and kept:
+        kept[0] = _proved(kept[0], best, report)
     # Only a refuted cause loses its place: what the rules rank above the birth may have led to it.
-    kept = {finding.code: finding for finding in (*cured, *others)}
-    order = [kept[finding.code] for finding in incident.findings if finding.code in kept]
-    incident.findings = [*order, *refuted]
+    incident.findings = [*kept, *refuted]
 
 
 def _contradicted(finding: Finding, blame: str) -> Finding:

@@ -58,6 +58,8 @@ class ProofReport:
     patched_by: str | None = None  # the remedy that the patch is
     file: str | None = None  # the file of the birth
     line: int | None = None  # of the birth
+    standalone: str | None = None  # a script of a few lines that fails on its own
+    test: str | None = None  # fails without the patch, passes with it
     remark: str = ""  # what the reader must know: a control that worked, a budget that ran out
 
     @property

@@ -145,6 +145,7 @@ class WatchedLoop:
     def _leave(self) -> None:
         self.decision.finish()
         self._follower.stop()
+        self._run.foresight.rest()
         self.listening = self._between
         self.decision.end_body()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
+from stayfinite.guarding.precaution import Precaution
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import CheckpointError
 from stayfinite.recover.position import DataPosition
@@ -42,6 +43,7 @@ class Maintenance:
         self._last = -1
         self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
+        self._precaution = Precaution(run, self._keep_if_good, self.clean_checkpoint)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """An epoch; it begins with a look at the run's health."""
@@ -58,7 +60,10 @@ class Maintenance:
         self._last = step
         self._recovery.staging.between_steps()
         calm = self._recovery.ladder.failures_in_a_row == 0
-        copy = calm and due.snapshot_every > 0 and step % due.snapshot_every == 0
+        if calm:
+            self._precaution.before_step(step)
+            calm = self._precaution.may_copy or not self._recovery.last_good.available
+        copy = calm and due.snapshot_every > 0 and (step % due.snapshot_every == 0 or _is_early(step, due))
         look = due.check_every > 0 and step > 0 and step % due.check_every == 0
         if copy or look:
             good = self._look_at_all_state()
@@ -66,6 +71,10 @@ class Maintenance:
                 self._keep(step)
         if due.save_every and step and step % due.save_every == 0:
             self._save_if_possible()
+
+    def _keep_if_good(self, step: int) -> None:
+        if self._look_at_all_state() and self._probe_agrees(step):
+            self._keep(step)
 
     def _look_at_all_state(self) -> bool:
         """Is all state finite? What is not is reported, and repaired from the last good copy where that is possible.
@@ -86,6 +95,7 @@ class Maintenance:
         elif beyond_repair:
             back = self._recovery.roll_back(step)
             self._watcher.forget()
+            self._run.foresight.went_back(step)
             self._reporter.tell("rollback", f"{what} held NaN or Inf; {back}")
         else:
             last_good.put_back([tensor for _, _, tensor in self._whole_entries(names)])
@@ -173,6 +183,7 @@ class Maintenance:
         self.position.load_state_dict(data)
         rng.restore()
         self._watcher.forget()
+        self._run.foresight.went_back(step)
         self._keep(step)
 
     def look_at_the_end(self) -> None:
@@ -199,6 +210,7 @@ class Maintenance:
             path, self._state, self._health, self.position, self._recovery, resume_lr
         )
         self._watcher.forget()
+        self._run.foresight.went_back(self._reporter.step)
         self._reporter.tell("restore", text)
         seen = self._probe.look("restore")
         if seen.is_bad:
@@ -219,3 +231,8 @@ class Maintenance:
         except CheckpointError as error:
             self._reporter.tell("warning", str(error))
             return None
+
+
+def _is_early(step: int, due: Intervals) -> bool:
+    """1, 2, 4, 8, ...: a run that fails before its first regular copy is not sent back to its beginning."""
+    return 0 < step < due.snapshot_every and step & (step - 1) == 0

@@ -34,7 +34,22 @@ from stayfinite.sandbox.fork import forked, obstacle
 from stayfinite.watch.losses import as_loss, split_aux
 from stayfinite.watch.watcher import Call, Window
 
-_BY_SIZE = (Kind.GROWN, Kind.ABSURD_PARAMETER, Kind.POWER_OVERFLOW, Kind.CAME_IN, Kind.EXP_OVERFLOW)
+_BY_SIZE = (
+    Kind.GROWN,
+    Kind.ABSURD_PARAMETER,
+    Kind.POWER_OVERFLOW,
+    Kind.CAME_IN,
+    Kind.EXP_OVERFLOW,
+    Kind.HALF_OVERFLOW,
+)
+_WIDER = (
+    "float32-operation",
+    "autocast-off",
+    "autocast-bfloat16",
+    "bfloat16",
+    "float32",
+    "float32-accumulator",
+)
 _SHARE = 0.25  # of the budget, for blame and for culprits each
 
 
@@ -116,7 +131,11 @@ class StepProof:
                     distortion=None,
                 )
             )
-        report.tried.sort(key=lambda one: (one.control, not one.proved))
+        if report.blame == "state" and any(
+            one.remedy == "rolled-back" and one.proved for one in report.tried
+        ):
+            report.tried = [_postponed(one) if one.remedy in _WIDER else one for one in report.tried]
+        report.tried.sort(key=lambda one: (one.control, not one.proved, one.reason != ""))
         if report.proved is not None and report.remark.startswith("nothing proved"):
             report.remark = ""
 
@@ -136,7 +155,7 @@ class StepProof:
 
     def _judged(self, plan: Plan) -> TrialResult:
         replay = _TrialReplay(self.recovery, self.attempt)
-        record = ExpressionRecord(plan.failing, replay.only_looking)
+        record = ExpressionRecord(plan.failing, replay.only_looking, plan.names)
         try:
             with ExitStack() as stack:
                 stack.enter_context(record.in_effect())
@@ -148,7 +167,7 @@ class StepProof:
                 result = replay.with_update(self.healthy if plan.texts or plan.remedies else None)
         except NotInMemory as reason:
             result = TrialResult(error=str(reason))
-        result.values, result.learns = record.values, record.learns
+        result.values, result.learns, result.inputs = record.values, record.learns, record.inputs
         return result
 
     def _blame(self) -> Replays | None:
@@ -198,6 +217,16 @@ class StepProof:
             return None
         value: dict[str, Any] = done.value
         return value["samples"], value["rest"]
+
+
+def _postponed(one: Tried) -> Tried:
+    """A wider dtype for what has grown: finite today. The last good copy does not need it."""
+    if not one.proved:
+        return one
+    return replace(
+        one,
+        reason="finite now, but it postpones: the state has grown, and the last good copy needs no such thing",
+    )
 
 
 class _TrialReplay(Replay):

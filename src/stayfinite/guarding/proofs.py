@@ -48,7 +48,7 @@ class StepProofs:
     def healthy(self, attempt: Attempt) -> None:
         """Keep the functions and batches of a step that went well."""
         if self._settings.when != "off" and attempt.window.calls:
-            self._healthy = attempt.window
+            self._healthy = Window(batches=attempt.window.batches, calls=attempt.window.calls)
 
     def look_into(self, incident: Incident, evidence: FailedStep | None, attempt: Attempt) -> None:
         """Try remedies on the step, if it is time for that."""

@@ -10,13 +10,14 @@ from typing import Any
 from torch.optim import Optimizer
 
 from stayfinite.guarding.arguments import new_run_dir, own_run_dir
+from stayfinite.guarding.foresight import Foresight
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.reporter import RunReporter
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.plan import Plan
-from stayfinite.recover.ranks import Ranks, rank
+from stayfinite.recover.ranks import Ranks, rank, world_size
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.report.progress import Says
@@ -63,6 +64,13 @@ class GuardedRun:
         self.recovery = Recovery(state, policy, plan, self.reporter.tell)
         self.health = Health(state)
         self.probe = HealthProbe(probe, state, self.reporter)
+        self.foresight = Foresight(
+            state.models,
+            self.reporter.note,
+            several_ranks=world_size() > 1,
+            scale_floor=policy.scale_floor,
+        )
+        weakref.finalize(self, self.foresight.close)
         self.reporter.note("start", environment=environment(self.device), state_bytes=state.nbytes())
 
     def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:

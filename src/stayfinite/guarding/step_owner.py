@@ -61,10 +61,12 @@ class StepOwner:
         if self.window is None:
             self._recovery.transaction.begin()
             self.window = Window()
+            self._run.foresight.begin(self._run.reporter.step)
         return self.window
 
     def abandon(self, optimizers: Sequence[Optimizer] = ()) -> None:
         """The user's code raised: leave no half-done step behind."""
+        self._run.foresight.abandoned()
         if self.window is not None:
             self._recovery.transaction.undo(restore_rng=False)
             self.window = None
@@ -112,6 +114,7 @@ class StepOwner:
                 "no parameter has a gradient after backward: the loss does not depend on the parameters the "
                 "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
             )
+        self._run.foresight.gathered(optimizers)
         norm, others = reading.total, None
         if beside and window.reading is None:
             others = self._watcher.read(state.held_by(list(beside)))
@@ -258,6 +261,7 @@ class StepOwner:
         self._recovery.ladder.success(who, whole=not attempt.window.left_out)
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
+        self._run.foresight.applied(self._run.reporter.step, verdict.scale)
         counters = self._recovery.ladder.counters
         return self._run.reporter.of_step(
             verdict, attempt.rates, attempt.window.started, counters, "none", applied=True

@@ -71,6 +71,15 @@ HOOKS: tuple[Hook, ...] = (
         "__init__",
         "parameters that a distribution refused",
     ),
+    *(
+        Hook("softmax", owner, "softmax", "the largest attention logit")
+        for owner in ("torch", "torch:Tensor", "torch.nn.functional")
+    ),
+    Hook("attention", "torch.nn.functional", "scaled_dot_product_attention", "the largest attention logit"),
+    *(
+        Hook("exponential", owner, "exp", "forecasts about exponentials")
+        for owner in ("torch", "torch:Tensor")
+    ),
     Hook("library_check", "torch", "normal", "errors that torch raises about values"),
     Hook(
         "library_check", "torch.nn.functional", "_verify_batch_size", "errors that torch raises about values"

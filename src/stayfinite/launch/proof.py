@@ -58,7 +58,7 @@ def prove(
         incident.proof_remark = "trying remedies was interrupted"
         return
     attach(incident, report)
-    if incident.patch is not None:
+    if incident.patch is not None and incident.test is None:
         why = incident.findings[0].message if incident.findings else "a bad value"
         incident.test = test_of(facts_of(options, beginning), why, report.line)
 

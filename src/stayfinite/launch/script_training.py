@@ -127,6 +127,7 @@ class ScriptTraining:
             locate=self._options.locate != "off",
             check_every=100 if refuses else 0,
             snapshot_every=100 if refuses else 0,
+            prove="off",  # when the script is over, in a process of its own
         )
         guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
         self._guard, self._loop = guard, guard.loop

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import select
 import signal
 import sys
 import time
@@ -41,14 +40,14 @@ def run_trial(options: Options, state: Path, plan: Plan, seconds: float) -> Tria
             _inside(options, state, plan, exchange)
         finally:
             os._exit(3)
-    descriptor = os.pidfd_open(child)
+    in_time = False
     try:
-        in_time = bool(select.select([descriptor], [], [], max(0.1, seconds))[0])
+        in_time = _ended(child, begun + max(0.1, seconds))
     finally:
-        os.close(descriptor)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+            os.killpg(child, signal.SIGKILL)  # and whatever it has started
+        if not in_time:
+            os.waitpid(child, 0)
     if exchange.exists():
         result: TrialResult = torch.load(exchange, weights_only=False)
     else:
@@ -57,13 +56,24 @@ def run_trial(options: Options, state: Path, plan: Plan, seconds: float) -> Tria
     return result
 
 
+def _ended(child: int, deadline: float) -> bool:
+    """Wait for the child; False if its time is over."""
+    pause = 0.001
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(0.05, pause * 1.5)
+    return True
+
+
 def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     os.environ[beginning.VARIABLE] = str(state)
     asked = beginning.restore() or {}
     if plan.until is not None:
         asked["stop_after_step"] = plan.until
     session = Session(_traced(options, asked))
-    record = ExpressionRecord(plan.failing, session.tracer.only_looking)
+    record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)
     told = False
 
     def tell(outcome: ScriptEnd) -> None:
@@ -135,5 +145,6 @@ def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> T
         steps=session.history.step,
         values=record.values,
         learns=record.learns,
+        inputs=record.inputs,
         applied=session.history.updates,
     )

@@ -17,9 +17,10 @@ from stayfinite.findings.mechanism.kind import Judged, Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.prove.expression import distortion, looked_at
+from stayfinite.prove.standalone import names_of, place_of, standalone
 from stayfinite.prove.trial import Plan, Run, TrialResult
 from stayfinite.remedies.remedy import Case, Prescription, Remedy, case_of, prescriptions
-from stayfinite.remedies.source import Edit, edited, unified_diff
+from stayfinite.remedies.source import Edit, SourceSite, edited, unified_diff
 
 _NULL_RUNS, _CONTROLS, _DEPTH = 3, 2, 3
 _SEED = 20240229
@@ -37,6 +38,7 @@ class Attempted:
     tried: Tried
     learns: bool | None = None
     spans: tuple[tuple[int, int], ...] = ()
+    edits: tuple[Edit, ...] = ()
 
 
 @dataclass(slots=True)
@@ -95,6 +97,8 @@ class Counterfactual:
             if one.tried.proved and not one.tried.control and report.patch is None:
                 report.patch = _patch(one)
                 report.patched_by = one.tried.remedy if report.patch is not None else None
+                if report.patch is not None:
+                    self._write_standalone(stage, one, report)
         report.remark = self._remark
         if report.worthless:
             working = ", ".join(one.remedy for one in report.tried if one.control and one.proved)
@@ -108,6 +112,38 @@ class Counterfactual:
                 else "no remedy that was tried makes it finite"
             )
         return report
+
+    def _write_standalone(self, stage: _Stage, one: Attempted, report: ProofReport) -> None:
+        """The failing expression with its values, where plain values are all that it needs."""
+        case = _case(stage)
+        if (
+            case.site is None
+            or len(one.texts) != 1
+            or not one.spans
+            or len(one.remedies) != 1
+            or self._over()
+        ):
+            return
+        after = SourceSite(case.site.file, next(iter(one.texts.values())), case.site.line)
+        number = place_of(case.site, one.spans[0][0])
+        if number is None:
+            return
+        names = tuple({*names_of(case.site, number), *names_of(after, number)})
+        values, _, failing = self._before(
+            stage, case, Prescription(one.remedies[0], case.site.file, one.edits)
+        )
+        file, watched = (
+            os.path.realpath(case.site.file),
+            _observable(case, Prescription(one.remedies[0], None, one.edits)),
+        )
+        result = self._trial(Plan({file: watched}, (), failing, names=names))
+        written = (
+            standalone(case.site, after, number, result.inputs, f"{case.op} on line {case.site.line}")
+            if values
+            else None
+        )
+        if written is not None:
+            report.standalone, report.test = written.script, written.test
 
     # -- trying ------------------------------------------------------------------------------------------
 
@@ -129,7 +165,7 @@ class Counterfactual:
         """An edit always; what changes updates where there are any, and before the failure if it changes training."""
         if one.edits:
             return True
-        if stage.step.phase == "optimizer":
+        if stage.step.phase == "optimizer" or not one.remedy.of_updates:
             return True
         return bool(stage.result.applied) and (self._past or not one.remedy.trains_otherwise)
 
@@ -203,7 +239,9 @@ class Counterfactual:
             seconds=round(result.seconds, 3),
         )
         spans = tuple((edit.start, edit.end) for edit in one.edits)
-        self._done.append(Attempted(names, texts if one.edits else {}, tried, result.learns, spans))
+        self._done.append(
+            Attempted(names, texts if one.edits else {}, tried, result.learns, spans, one.edits)
+        )
 
     def _next(self, stage: _Stage, depth: int) -> None:
         """The first birth is cured and another one shows: remedies for that one on top."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,7 +25,10 @@ class ExpressionRecord:
         self,
         failing: Sequence[Tensor | None] = (),
         quietly: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        names: Sequence[str] = (),
     ) -> None:
+        self.inputs: dict[str, Any] = {}  # the names that were asked for, where the expression fails first
+        self._names = names
         self.values: list[Tensor] = []
         self.learns: bool | None = None  # whether something trained gets a gradient from the failing places
         self._failing, self._quietly, self._bytes, self._count = failing, quietly, 0, 0
@@ -31,8 +36,14 @@ class ExpressionRecord:
     def __call__(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             with self._quietly():
+                if self._names and not self.inputs and self._fails_here(value):
+                    self.inputs = _plain_values(self._names, sys._getframe(1))
                 self._note(value)
         return value
+
+    def _fails_here(self, value: Tensor) -> bool:
+        where = self._failing[self._count] if self._count < len(self._failing) else None
+        return where is not None
 
     def _note(self, value: Tensor) -> None:
         size = value.numel() * value.element_size()
@@ -52,6 +63,18 @@ class ExpressionRecord:
             yield
         finally:
             delattr(builtins, LOOKS)
+
+
+def _plain_values(names: Sequence[str], frame: FrameType) -> dict[str, Any]:
+    """Tensors and numbers that the names stand for in a frame."""
+    found: dict[str, Any] = {}
+    for name in names:
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        if isinstance(value, Tensor):
+            found[name] = value.detach().cpu().clone().requires_grad_(value.requires_grad)
+        elif isinstance(value, (bool, int, float)):
+            found[name] = value
+    return found
 
 
 def looked_at(expression: str) -> str:

@@ -22,6 +22,7 @@ class Patched:
     file: Path
     before: str
     after: str
+    has_carriage_returns: bool = False
 
     @property
     def backup(self) -> Path:
@@ -35,7 +36,8 @@ class Patched:
             )
         shutil.copy2(self.file, self.backup)
         part = self.file.with_name(f".{self.file.name}.stayfinite")
-        part.write_text(self.after, encoding="utf-8", newline="")
+        ends = "\r\n" if self.has_carriage_returns else "\n"
+        part.write_bytes(self.after.replace("\n", ends).encode())
         shutil.copymode(self.file, part)
         part.replace(self.file)
 
@@ -55,8 +57,9 @@ def apply(patch: str, script: Path | None = None) -> list[Patched]:
         file = script or Path("/" + name.group(1))
         if not file.is_file():
             raise DoesNotApply(f"{file} is not there")
-        before = file.read_text(encoding="utf-8")
-        found.append(Patched(file, before, _changed(before, part, file)))
+        raw = file.read_bytes().decode()
+        before = raw.replace("\r\n", "\n")
+        found.append(Patched(file, before, _changed(before, part, file), has_carriage_returns="\r\n" in raw))
     if not found:
         raise DoesNotApply("the incident has no patch")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ class Plan:
     remedies: tuple[Remedy, ...] = ()
     failing: Sequence[Tensor | None] = ()
     until: int | None = None  # the last step of interest
+    names: tuple[str, ...] = ()  # of which the values are kept where the expression fails
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class TrialResult:
     steps: int = 0
     values: list[Tensor] = field(default_factory=list)  # of the expressions that were looked at
     learns: bool | None = None
+    inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for
     applied: int = 0  # updates that were made
     seconds: float = 0.0
 

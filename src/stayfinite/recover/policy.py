@@ -22,6 +22,8 @@ class Policy:
 
     `bad_component="leave-out"`: a step one of whose loss components is not finite is made again from the others,
     and says so; the same budget bounds it.
+    `foresee`: what a forecast of an overflow does. "warn" says it; "keep" also takes a verified copy of the state while
+    it is good, to go back to; "lower-lr" lowers the learning rate as well; "stop" ends the run with a clean checkpoint.
     `lower_lr_after`, `rollback_after` and `stop_after` count failures in a row; None leaves the rung out.
     """
 
@@ -39,6 +41,7 @@ class Policy:
     scheduler_on_skip: Literal["hold", "advance"] = "hold"
     rng_on_skip: Literal["restore", "advance"] = "restore"
     scale_floor: float = 1.0
+    foresee: Literal["warn", "keep", "lower-lr", "stop"] = "keep"
 
     def __post_init__(self) -> None:
         if not 0 < self.lower_lr_by < 1:
@@ -60,6 +63,7 @@ class Policy:
             ("bad_component", ("refuse", "leave-out")),
             ("scheduler_on_skip", ("hold", "advance")),
             ("rng_on_skip", ("restore", "advance")),
+            ("foresee", ("warn", "keep", "lower-lr", "stop")),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE, Kind
-from stayfinite.remedies.remedy import Remedy
+from stayfinite.remedies.remedy import Case, Remedy
 
 _OF_THE_UPDATE = frozenset({Kind.HALF_UPDATE, Kind.OPTIMIZER_DIVISION})
 
@@ -18,7 +18,7 @@ class LowerRate(Remedy):
     name = "lower-rate"
     sentence = "train at a tenth of the learning rate"
     kinds = DEPENDS_ON_SIZE
-    popular, trains_otherwise, rank = True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 8
     factor = 0.1
 
     def applied(self) -> AbstractContextManager[None]:
@@ -41,7 +41,7 @@ class Clipping(Remedy):
     name = "clipping"
     sentence = "clip the gradient norm at 1"
     kinds = DEPENDS_ON_SIZE
-    popular, trains_otherwise, rank = True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 8
 
     def applied(self) -> AbstractContextManager[None]:
         return _around_steps(_clip, _nothing)
@@ -53,7 +53,7 @@ class LargerEps(Remedy):
     name = "larger-eps"
     sentence = "give the optimizer an eps of 1e-4"
     kinds = _OF_THE_UPDATE
-    popular, trains_otherwise, rank = True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 8
 
     def applied(self) -> AbstractContextManager[None]:
         return _around_steps(_larger_eps, _nothing)
@@ -65,7 +65,10 @@ class MasterWeights(Remedy):
     name = "master-weights"
     sentence = "keep master weights and optimizer state in float32"
     kinds = _OF_THE_UPDATE
-    rank = 2
+    of_updates, rank = True, 2
+
+    def can_act(self, case: Case) -> bool:
+        return case.in_half
 
     def applied(self) -> AbstractContextManager[None]:
         masters: dict[int, Any] = {}

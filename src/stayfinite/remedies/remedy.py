@@ -64,11 +64,16 @@ class Remedy:
     popular: ClassVar[bool] = False  # what forums recommend for anything: shown when it fails
     rank: ClassVar[int] = 5  # among proved ones of equal distortion the smaller goes first: exact forms 1
     universal: ClassVar[bool] = False  # helps against anything (a batch left out), so it is no control
+    of_updates: ClassVar[bool] = False  # changes what the optimizer does
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
 
     def fits(self, case: Case) -> bool:
         """Whether it may cure this birth, by its mechanism."""
         return case.kind in self.kinds
+
+    def can_act(self, case: Case) -> bool:
+        """Whether it would change anything: a control that is nothing is no control."""
+        return True
 
     def edits(self, case: Case) -> list[Edit]:
         """Edits of the source; none if it is not written in a way that this remedy knows."""
@@ -107,7 +112,7 @@ def prescriptions(case: Case, *, fitting: bool = True) -> Iterator[Prescription]
         edits = tuple(remedy.edits(case)) if case.site is not None else ()
         if edits and case.site is not None:
             yield Prescription(remedy, case.site.file, edits)
-        elif remedy.applied() is not None:
+        elif remedy.can_act(case) and remedy.applied() is not None:
             yield Prescription(remedy)
 
 

@@ -142,6 +142,8 @@ def _proof(incident: Incident) -> Iterator[Text]:
         yield Text(f"Proved   {best.remedy}: {best.sentence}", style="bold green")
         yield Text(f"         this step is finite with it{further}{moved}")
         yield from _change(incident.patch)
+    for other in [one for one in incident.tried if one.proved and one is not best and one.reason][:1]:
+        yield Text(f"         {other.remedy}: {other.reason}", style="dim")
     failed = [one for one in incident.tried if one.popular and not one.proved]
     if failed:
         yield Text("Failed   " + "; ".join(f"{one.remedy} ({one.reason})" for one in failed[:3]))

@@ -1,0 +1,195 @@
+"""Foresight: samples the vitals of a run, sees where they are going, and says so while the run is still healthy."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from stayfinite.findings import jsonable
+from stayfinite.findings.subjects.outlook import ModuleVital, Outlook, VitalSample
+from stayfinite.watch import forecast
+from stayfinite.watch.vitals.schedule import Schedule
+from stayfinite.watch.vitals.vitals import Vitals
+
+_STEADY = math.log(8.0)
+_SAMPLES_KEPT = 64
+_MODULES_WRITTEN = 48
+"""Those nearest to their limit; all are measured."""
+
+
+class Foresight:
+    """Told when a step begins, when its gradients are there, and how it ended."""
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        note: Callable[..., None],
+        *,
+        several_ranks: bool,
+        scale_floor: float,
+    ) -> None:
+        self._vitals = Vitals(models)
+        self._schedule = Schedule(several_ranks=several_ranks)
+        self._note, self._scale_floor = note, scale_floor
+        self._state = forecast.init()
+        self._began: float | None = None
+        self._sampling = False
+        self._outlook: Outlook | None = None
+        self._fresh = False
+        self._said: list[str] = []
+        self._recent: deque[bool] = deque(maxlen=100)
+        self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
+
+    def begin(self, step: int) -> None:
+        """The first forward pass of a step is about to begin."""
+        self._began = time.perf_counter()
+        self._sampling = self._vitals.trouble is None and self._schedule.wants(step)
+        if self._sampling:
+            self._vitals.begin()
+        elif self._vitals.attached:
+            self._vitals.drop()
+
+    def rest(self) -> None:
+        """Forward passes that follow do not belong to the step."""
+        if self._vitals.attached:
+            self._vitals.rest()
+
+    def gathered(self, optimizers: Sequence[Optimizer]) -> None:
+        """The gradients of the step are there, and no weight has moved."""
+        if self._sampling:
+            self._vitals.gathered(optimizers)
+
+    def applied(self, step: int, scale: float | None) -> None:
+        """The update was made and stays."""
+        self._ended(step, scale, applied=True)
+
+    def refused(self, step: int, scale: float | None) -> None:
+        """The step failed: what it showed is not the signal of a healthy run, but it counts."""
+        self._ended(step, scale, applied=False)
+
+    def abandoned(self) -> None:
+        self._vitals.drop()
+        self._sampling = False
+
+    def went_back(self, step: int) -> None:
+        """The run goes on from an earlier state: what was growing there is not growing now."""
+        self._state = forecast.init()
+        self._schedule.went_back(step)
+
+    def has_news(self) -> bool:
+        """Was a step sampled since this was last asked? With several ranks the same on all of them."""
+        fresh, self._fresh = self._fresh, False
+        return fresh
+
+    def take_outlook(self) -> Outlook | None:
+        """A forecast that nobody has heard yet."""
+        outlook, self._outlook = self._outlook, None
+        return outlook
+
+    @property
+    def alarmed(self) -> bool:
+        """A forecast was made, and what it is about has not calmed down."""
+        return bool(self._state.told)
+
+    @property
+    def growing(self) -> float:
+        """The share of the way to its limit that is behind what grows surely, in logarithms; 0 if nothing does."""
+        return self._state.growing
+
+    @property
+    def is_steady(self) -> bool:
+        """What is nearest to its limit has not grown much lately."""
+        return self._state.risen <= _STEADY
+
+    @property
+    def is_no_worse(self) -> bool:
+        """What was foretold is not nearer to its limit than when it was."""
+        return forecast.is_no_worse(self._state)
+
+    def close(self) -> None:
+        self._vitals.drop()
+        self._sampling = False
+
+    def _ended(self, step: int, scale: float | None, *, applied: bool) -> None:
+        self._recent.append(applied)
+        if self._began is not None:
+            self._schedule.lived(time.perf_counter() - self._began)
+            self._began = None
+        sampling, self._sampling = self._sampling, False
+        if self._vitals.trouble is not None:
+            self._say(f"vitals are off: measuring them failed with {self._vitals.trouble}")
+        if not sampling or not self._vitals.is_ready:
+            self._vitals.drop()
+            return
+        sample = self._vitals.sample(step, updated=applied)
+        self._schedule.sampled(step, self._vitals.seconds)
+        for sentence in self._vitals.unseen:
+            self._say(f"vitals: {sentence}")
+        sample = _with_run(sample, scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent))
+        self._write(sample)
+        self.samples.append(sample)
+        self._state, outlook = forecast.update(self._state, sample)
+        self._schedule.urgent = forecast.is_urgent(self._state)
+        self._outlook, self._fresh = outlook or self._outlook, True
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.append(sentence)
+            self._note("warning" if sentence.startswith("vitals are off") else "remark", what=sentence)
+
+    def _write(self, sample: VitalSample) -> None:
+        facts = to_line(sample)
+        if self._schedule.may_write(len(json.dumps(jsonable(facts)))):
+            self._note("vitals", **facts)
+
+
+def _with_run(sample: VitalSample, scale: float | None, floor: float, skipped: float) -> VitalSample:
+    return VitalSample(
+        sample.step,
+        sample.modules,
+        sample.groups,
+        sample.zeros,
+        sample.logits,
+        sample.exponents,
+        scale,
+        floor if scale is not None else None,
+        skipped,
+    )
+
+
+def to_line(sample: VitalSample) -> dict[str, Any]:
+    """As run.jsonl has it: [max, rms, gain] by module; what was not seen is left out."""
+    nearest = sorted(sample.modules, key=lambda name: _headroom(sample.modules[name]))[:_MODULES_WRITTEN]
+    chosen = {name: sample.modules[name] for name in sample.modules if name in set(nearest)}
+    line: dict[str, Any] = {
+        "modules": {name: [_short(m.max), _short(m.rms), _short(m.gain)] for name, m in chosen.items()}
+    }
+    if sample.groups:
+        line["groups"] = [{name: _short(value) for name, value in group.items()} for group in sample.groups]
+    if sample.zeros:
+        line["zeros"] = {name: _short(value) for name, value in sample.zeros.items()}
+    if sample.logits is not None:
+        line["logits"] = _short(sample.logits)
+    if sample.exponents:
+        line["exponents"] = {place: _short(value) for place, (value, _) in sample.exponents.items()}
+    if sample.scale is not None:
+        line["scale"] = sample.scale
+    if sample.skipped:
+        line["skipped"] = _short(sample.skipped)
+    return line
+
+
+def _headroom(module: ModuleVital) -> float:
+    """How often the limit is as large as what is there; modules whose dtype has none that matters come last."""
+    return (module.limit or math.inf) / max(module.size, 1e-300)
+
+
+def _short(value: float | None) -> float | None:
+    return float(f"{value:.3g}") if value is not None else None

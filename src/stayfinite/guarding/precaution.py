@@ -1,0 +1,92 @@
+"""Precaution: what is done about a forecast, between two steps, while all state is still good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from stayfinite.findings.rule import examine
+from stayfinite.findings.subjects.outlook import Outlook
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.recover import RunStopped
+
+_STEPS_BETWEEN_COPIES = 16
+
+
+class Precaution:
+    """Warns, and does what the policy says: keeps a copy, lowers the learning rate, or stops."""
+
+    def __init__(self, run: GuardedRun, keep: Callable[[int], None], stop: Callable[[], Path | None]) -> None:
+        self._run, self._keep, self._stop = run, keep, stop
+        self._kept: int | None = None
+        self._grew = False
+        self._said: set[str] = set()
+
+    def before_step(self, step: int) -> None:
+        """Look at what the last sampled step foretold."""
+        foresight, policy = self._run.foresight, self._run.policy
+        if not foresight.has_news():
+            return
+        outlook = foresight.take_outlook()
+        if outlook is not None:
+            self._warn(outlook)
+        if not foresight.alarmed:
+            self._said.clear()
+        warned = self._run.ranks.any(outlook is not None)
+        if policy.foresee != "warn" and self._run.ranks.any(self._wants_copy(step)):
+            self._keep_copy(step)
+        if warned and policy.foresee == "lower-lr":
+            self._run.reporter.tell("lower-lr", f"a forecast: {self._run.recovery.lower_rates()}")
+        if warned and policy.foresee == "stop":
+            self._end(outlook)
+
+    @property
+    def may_copy(self) -> bool:
+        """Would a copy of now be one to go back to? Not while something grows, nor under an alarm."""
+        foresight = self._run.foresight
+        return foresight.is_steady and not foresight.growing and not foresight.alarmed
+
+    def _wants_copy(self, step: int) -> bool:
+        """When growth sets in, before it has gone far; under an alarm without growth again and again."""
+        foresight = self._run.foresight
+        growing = foresight.growing
+        begins, self._grew = growing > 0 and not self._grew, growing > 0
+        if growing:
+            return begins and foresight.is_steady
+        if not foresight.alarmed or not foresight.is_no_worse:
+            return False
+        return self._kept is None or step - self._kept >= _STEPS_BETWEEN_COPIES
+
+    def _warn(self, outlook: Outlook) -> None:
+        """The finding once, until it has calmed down; every forecast into the record."""
+        reporter = self._run.reporter
+        if outlook.what not in self._said:
+            self._said.add(outlook.what)
+            for finding in examine(outlook):
+                reporter.finding(finding)
+        reporter.note(
+            "forecast",
+            steps_left=[round(outlook.low), round(outlook.high) if math.isfinite(outlook.high) else None],
+            limit=outlook.limit,
+            what=f"{outlook.what} of {outlook.where}" if outlook.where else outlook.what,
+            value=float(f"{outlook.value:.4g}"),
+            factor=float(f"{outlook.factor:.4g}"),
+            modules=outlook.modules[:16],
+        )
+
+    def _keep_copy(self, step: int) -> None:
+        self._keep(step)
+        if self._run.recovery.last_good.step == step:
+            self._kept = step
+            self._run.reporter.note("keep", what=f"the state before step {step} was verified and kept")
+
+    def _end(self, outlook: Outlook | None) -> None:
+        saved = self._stop()
+        what = f"{outlook.what} of {outlook.where}" if outlook is not None else "another rank's signal"
+        where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
+        message = (
+            f"stopped by a forecast, as Policy(foresee='stop') says: {what} runs towards its limit. {where}"
+        )
+        self._run.reporter.tell("stop", message)
+        raise RunStopped(message, str(saved) if saved else None)

@@ -1,0 +1,257 @@
+"""Forecast: where the vitals are going. Pure: `init() -> state`, `update(state, sample) -> (state, outlook)`.
+
+The trend is that of the logarithm, by medians of pairwise slopes (Theil-Sen), so that single batches do not sway it.
+Growth that slows down is followed to where it ends; if that is short of the limit, nothing is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+
+from stayfinite.findings.subjects.outlook import FLOAT16_LIMIT, Amplifier, ModuleVital, Outlook, VitalSample
+
+_WINDOW, _LEAST = 16, 6
+"""Samples that a trend is made of, at the most and at the least."""
+_RISE = math.log(3.0)
+"""By how much the value must have grown within the window."""
+_NEAR = 16
+"""A limit is near if the trend reaches it within as many steps as it has been seen, or within this many."""
+_COVERED = 0.5
+"""Of the way from the lowest value seen to the limit, in logarithms."""
+_NO_HEADROOM, _CALM = math.log(3.0), math.log(3.0)
+_NOISE = 0.1
+_FEW = 4
+_CANDIDATES = 24
+_GAIN, _KINDS = 1.3, 3
+_CARRIES = 0.7
+"""A kind of module carries the large signal if the output of one of them is at least this power of the largest."""
+_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+_DTYPES = {FLOAT16_LIMIT: "float16"}
+
+Point = tuple[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The logarithm of a value over the last samples, and where it is going."""
+
+    slope: float  # a step, now
+    low: float  # steps to the limit, at the least
+    left: float  # as the trend says
+    high: float
+    sure: bool  # nearly all pairs of samples say that it grows
+    covered: float
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastState:
+    """What was seen: a few samples of every module, and what was said about them."""
+
+    series: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    lowest: Mapping[str, Point] = field(default_factory=dict)
+    told: Mapping[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # by what: the step, and the steps left
+    urgent: bool = False
+    growing: float = 0.0  # how much of the way to its limit is behind what grows surely; 0 if nothing does
+    quiet: int = 0  # samples in a row without anything that grows
+    risen: float = 0.0  # by how much what is nearest to its limit has grown within the window, in logarithms
+    headroom: float = math.inf  # the smallest, in logarithms
+    told_headroom: float = math.inf  # as it was when something was first said
+
+
+def init() -> ForecastState:
+    return ForecastState()
+
+
+def is_urgent(state: ForecastState) -> bool:
+    """Something grows towards a limit: look more often."""
+    return state.urgent
+
+
+def is_no_worse(state: ForecastState) -> bool:
+    """What was foretold is not nearer to its limit than it was then."""
+    return state.headroom >= state.told_headroom - _NOISE
+
+
+def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Outlook | None]:
+    """One sample more; an outlook if a limit is near and the trend is sure, and this has not been said yet."""
+    values = _values(sample)
+    series = {key: points for key, points in state.series.items() if key in values or not sample.modules}
+    lowest = dict(state.lowest)
+    for key, (value, _) in values.items():
+        series[key] = (*series.get(key, ()), (sample.step, value))[-_WINDOW:]
+        if key not in lowest or value < lowest[key][1]:
+            lowest[key] = (sample.step, value)
+    near = sorted(values, key=lambda key: values[key][1] - values[key][0])[:_CANDIDATES]
+    near += [key for key in values if not key.startswith("module ") and key not in near]
+    found: list[tuple[float, str, Trend | None]] = []
+    urgent, growing = False, 0.0
+    for key in near:
+        value, limit = values[key]
+        trend = trend_of(series[key], limit, lowest[key][1])
+        tight = key.startswith("module ") and _is_tight(series[key], limit)
+        if trend is not None and trend.sure:
+            within = max(_NEAR, trend.span)
+            if trend.covered >= _COVERED / 2 and trend.left <= 4 * within:
+                urgent, growing = True, max(growing, trend.covered)
+            if trend.covered >= _COVERED and trend.left <= within:
+                found.append((trend.left, key, trend))
+                continue
+        if tight:
+            urgent = True
+            found.append((math.inf, key, trend))
+    risen = max((values[key][0] - min(v for _, v in series[key]) for key in near[:1]), default=0.0)
+    headroom = min((limit - value for value, limit in values.values()), default=math.inf)
+    state = replace(
+        state, series=series, lowest=lowest, urgent=urgent, growing=growing, risen=risen, headroom=headroom
+    )
+    if not found:
+        return _calmed(state), None
+    left, key, trend = min(found, key=lambda item: (item[0], values[item[1]][1] - values[item[1]][0]))
+    what = _what(key)
+    known = state.told.get(what)
+    if known is not None and not left < known[1] / 2:
+        return state, None
+    if not state.told:
+        state = replace(state, told_headroom=headroom)
+    state = replace(state, told={**state.told, what: (sample.step, left)})
+    return state, _outlook(sample, key, values[key], series[key], lowest[key], trend)
+
+
+def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | None:
+    """The trend of the last samples towards `limit` (both logarithms); None if it does not grow, or not that far."""
+    if len(points) < _LEAST:
+        return None
+    slopes = _slopes(points)
+    usual = _quantile(slopes, 0.5)
+    middle = len(points) // 2
+    earlier, later = _median_slope(points[: middle + 1]), _median_slope(points[middle:])
+    now, headroom = min(later, max(usual, 0.0) * 4), limit - points[-1][1]
+    rise = _quantile([v for _, v in points[-3:]], 0.5) - _quantile([v for _, v in points[:3]], 0.5)
+    if usual <= 0 or now <= 0 or rise < _RISE or headroom <= 0:
+        return None
+    left = headroom / now
+    half = (points[-1][0] - points[0][0]) / 2
+    if 0 < now < earlier and half > 0:
+        decay = math.log(earlier / now) / half
+        reach = now / decay  # what growth that slows down at this rate still adds
+        if reach <= headroom:
+            return None
+        left = -math.log(1 - headroom * decay / now) / decay
+    fast, slow = max(_quantile(slopes, 0.9), now), _quantile(slopes, 0.1)
+    return Trend(
+        slope=now,
+        low=headroom / fast,
+        left=left,
+        high=max(left, min(headroom / slow, 4 * left) if slow > 0 else 4 * left),
+        sure=slow > 0,
+        covered=(points[-1][1] - lowest) / max(limit - lowest, 1e-9),
+        span=points[-1][0] - points[0][0],
+    )
+
+
+def amplifiers(modules: Mapping[str, ModuleVital]) -> tuple[Amplifier, ...]:
+    """The kinds of modules that enlarge what they are given, the strongest first."""
+    largest = max((m.size for m in modules.values() if math.isfinite(m.size)), default=1.0)
+    carries = {m.kind for m in modules.values() if m.size >= max(largest, 1.0) ** _CARRIES}
+    by_kind: dict[str, list[tuple[str, float]]] = {}
+    for name, module in modules.items():
+        if module.kind not in carries:
+            continue
+        if module.gain is not None and 0 < module.gain < math.inf and module.kind not in _CONTAINERS:
+            by_kind.setdefault(module.kind, []).append((name, module.gain))
+    found = []
+    for kind, members in by_kind.items():
+        gain = math.exp(sum(math.log(gain) for _, gain in members) / len(members))
+        if len(members) > 1 and gain >= _GAIN:
+            found.append(Amplifier(kind, gain, tuple(name for name, _ in members)))
+    return tuple(sorted(found, key=lambda a: -a.gain * math.log(len(a.names) + 1))[:_KINDS])
+
+
+def _values(sample: VitalSample) -> dict[str, tuple[float, float]]:
+    """Everything that may run into a limit, as logarithms: value and limit."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, module in sample.modules.items():
+        if module.limit is not None and 0 < module.size < 0.999 * module.limit:
+            found[f"module {name}"] = (math.log(module.size), math.log(module.limit))
+    for place, (value, limit) in sample.exponents.items():
+        if 1 < value < limit:
+            found[f"exp {place}"] = (math.log(value), math.log(limit))
+    if sample.scale is not None and sample.scale_floor is not None and sample.scale > sample.scale_floor > 0:
+        found["scale "] = (-math.log(sample.scale), -math.log(sample.scale_floor))
+    return found
+
+
+def _what(key: str) -> str:
+    return {"module": "largest output", "exp": "argument of exp", "scale": "loss scale"}[
+        key.partition(" ")[0]
+    ]
+
+
+def _is_tight(points: Sequence[Point], limit: float) -> bool:
+    """It stands within a factor of 3 of float16's limit, and moves: a constant that a script wrote does not."""
+    if limit != math.log(FLOAT16_LIMIT) or len(points) < _FEW:
+        return False
+    last = [value for _, value in points[-_FEW:]]
+    return _quantile(last, 0.5) >= limit - _NO_HEADROOM and max(last) > min(last)
+
+
+def _calmed(state: ForecastState) -> ForecastState:
+    """What was said may be said again once the value has gone back, or has not grown for a whole window."""
+    quiet = 0 if state.urgent else state.quiet + 1
+    if state.told and (quiet >= _WINDOW or state.headroom > state.told_headroom + _CALM):
+        return replace(state, told={}, quiet=0)
+    return replace(state, quiet=quiet)
+
+
+def _outlook(
+    sample: VitalSample,
+    key: str,
+    value: tuple[float, float],
+    points: Sequence[Point],
+    lowest: Point,
+    trend: Trend | None,
+) -> Outlook:
+    where = key.partition(" ")[2]
+    module = sample.modules.get(where)
+    limit = math.exp(value[1])
+    headroom = value[1] - value[0]
+    jump = max((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points) if b[0] > a[0])
+    size = math.exp(-value[0]) if key == "scale " else math.exp(value[0])
+    first = (lowest[0], math.exp(-lowest[1]) if key == "scale " else math.exp(lowest[1]))
+    return Outlook(
+        step=sample.step,
+        what=_what(key),
+        where=where,
+        kind=module.kind if module is not None else "",
+        value=size,
+        limit=1 / limit
+        if key == "scale "
+        else (module.limit if module is not None and module.limit else limit),
+        factor=math.exp(trend.slope) if trend is not None else 1.0,
+        low=max(1.0, trend.low if trend is not None else headroom / jump if jump > 0 else 1.0),
+        high=max(1.0, trend.low, trend.high) if trend is not None else math.inf,
+        first_step=first[0],
+        first_value=first[1],
+        dtype=_DTYPES.get(module.limit or 0.0, "") if module is not None else "",
+        amplifiers=amplifiers(sample.modules) if module is not None else (),
+    )
+
+
+def _slopes(points: Sequence[Point]) -> list[float]:
+    return sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if b[0] > a[0])
+
+
+def _median_slope(points: Sequence[Point]) -> float:
+    slopes = _slopes(points)
+    return _quantile(slopes, 0.5) if slopes else 0.0
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,0 +1,46 @@
+"""A proof in its incident: what is cured says so, what is refuted or contradicted goes to the end, nothing is lost."""
+
+from stayfinite.findings import Finding, Incident, Severity
+from stayfinite.findings.proven import attach
+from stayfinite.findings.trial import ProofReport, Tried
+
+
+def finding(code: str, cause: str, line: int) -> Finding:
+    return Finding(code, code.lower(), cause, Severity.ERROR, "message", "fix", file="a.py", line=line)
+
+
+def incident() -> Incident:
+    found = [
+        finding("RUN001", "LR_DIVERGENCE", 3),
+        finding("NUM001", "LOG_DOMAIN", 7),
+        finding("NUM001", "LOG_DOMAIN", 9),
+    ]
+    return Incident(step=1, phase="forward", trigger="loss", findings=found)
+
+
+def test_a_cause_whose_own_remedy_fails_is_refuted() -> None:
+    seen = incident()
+    tried = [Tried("log-space", "", "proved", distortion=0.0), Tried("lower-rate", "", "failed", "still")]
+    attach(seen, ProofReport(tried, file="a.py", line=7, patch="diff"))
+    assert [(f.code, f.line) for f in seen.findings] == [("NUM001", 7), ("NUM001", 9), ("RUN001", 3)]
+    assert seen.findings[0].proof is not None and seen.findings[0].proof.remedy == "log-space"
+    assert seen.findings[0].patch == "diff" and seen.findings[1].proof is None
+    assert "refuted: lower-rate" in seen.findings[2].message and seen.findings[2].severity is Severity.WARNING
+
+
+def test_blame_outranks_a_finding_that_says_otherwise() -> None:
+    seen = incident()
+    attach(seen, ProofReport([], blame="data"))
+    assert [f.code for f in seen.findings] == ["NUM001", "NUM001", "RUN001"]
+    assert "the data is to blame" in seen.findings[2].message
+
+
+def test_an_incident_with_a_proof_survives_json() -> None:
+    seen = incident()
+    attach(
+        seen,
+        ProofReport([Tried("log-space", "say", "proved", loss=float("inf"))], blame="data", standalone="x"),
+    )
+    again = Incident.from_json(seen.to_json())
+    assert again.tried == seen.tried and again.blame == "data" and again.standalone == "x"
+    assert seen.to_json()["tried"][0]["finite"] is True  # type: ignore[index]

@@ -1,0 +1,284 @@
+"""Vitals change no bit of a run, break nothing, leave no hook behind; forecasts come before the failure."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from stayfinite import Guard, Policy, RunStopped
+from stayfinite.guarding.foresight import Foresight
+from stayfinite.watch.vitals.vitals import Vitals
+
+
+class Net(nn.Module):
+    """Dropout, batch norm, a module used twice, kwargs, tuples and dicts, a checkpointed part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again, self.drop = nn.Linear(8, 16), nn.Linear(16, 16), nn.Dropout(0.2)
+        self.norm, self.pair = nn.BatchNorm1d(16), Pair()
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        h = self.norm(self.drop(torch.relu(self.first(x))))
+        h = self.again(self.again(h))
+        h = checkpoint(self.again, h, use_reentrant=False)
+        left, right = self.pair(given={"h": h})
+        return {"out": torch.softmax(left.unsqueeze(0), -1).squeeze(0) + right.exp()}
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 4)
+
+    def forward(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        out = self.inner(given["h"])
+        return out, -out.abs()
+
+
+def hooks_of(*models: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for model in models for m in model.modules())
+
+
+def state_bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    moments = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
+    return [*model.state_dict().values(), *moments, torch.get_rng_state()]
+
+
+def train(
+    folder: Path, how: str, *, vitals: bool, monkeypatch: pytest.MonkeyPatch, autocast: bool = False
+) -> list[Tensor]:
+    if not vitals:
+        monkeypatch.setattr("stayfinite.watch.vitals.schedule.Schedule.wants", lambda self, step: False)
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    guard = Guard(model, optimizer, run_dir=folder, quiet=True)
+    batches = [torch.randn(12, 8) for _ in range(20)]
+
+    def loss_of(batch: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = model(batch)["out"]
+        return out.float().pow(2).mean()
+
+    if how == "step":
+        for batch in batches:
+            guard.step(loss_of, batch)
+    else:
+        for batch in guard.watch(batches):
+            optimizer.zero_grad()
+            loss_of(batch).backward()
+            optimizer.step()
+    guard.close()
+    assert hooks_of(model) == 0
+    monkeypatch.undo()
+    return state_bits(model, optimizer)
+
+
+@pytest.mark.parametrize("how", ["step", "watch"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_no_bit_of_a_run_changes(
+    how: str, autocast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(tmp_path / "plain", how, vitals=False, monkeypatch=monkeypatch, autocast=autocast)
+    seen = train(tmp_path / "seen", how, vitals=True, monkeypatch=monkeypatch, autocast=autocast)
+    assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
+    assert not events(tmp_path / "plain", "vitals")
+    lines = events(tmp_path / "seen", "vitals")
+    assert len(lines) >= 16
+    assert {"first", "again", "pair", "pair.inner", "Net"} <= set(lines[0]["modules"])
+    assert {"weight norm", "update / weight"} <= set(lines[1]["groups"][0])
+    assert "gradient / sqrt(v)" in lines[1]["groups"][0]
+    assert lines[1]["logits"] > 0 and next(iter(lines[1]["exponents"])).startswith("test_foresight.py:")
+    assert autocast == ("outputs" in lines[1].get("zeros", {}))
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    return [line for line in lines if line.get("event") == kind]
+
+
+def test_measured_numbers_are_right() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU())
+    vitals, x = Vitals({"": model}), torch.randn(64, 4)
+    vitals.begin()
+    out = model(x)
+    vitals.gathered([])
+    sample = vitals.sample(3, updated=True)
+    first = model[0](x)
+    assert sample.step == 3 and hooks_of(model) == 0
+    assert sample.modules["0"].max == pytest.approx(first.abs().max().item())
+    assert sample.modules["0"].rms == pytest.approx(first.pow(2).mean().sqrt().item(), rel=1e-6)
+    gain = out.pow(2).mean().sqrt() / x.pow(2).mean().sqrt()
+    assert sample.modules["Sequential"].gain == pytest.approx(gain.item(), rel=1e-6)
+
+
+def test_numbers_that_float32_cannot_square_have_a_size() -> None:
+    model = nn.Identity()
+    vitals = Vitals({"": model})
+    vitals.begin()
+    model(torch.full((8,), 1e30))
+    vitals.gathered([])
+    vital = vitals.sample(0, updated=True).modules["Identity"]
+    assert vital.max == pytest.approx(1e30) and vital.rms == pytest.approx(1e30)
+
+
+def test_hooks_go_when_the_forward_pass_raises(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True)
+
+    def fails() -> Tensor:
+        model(torch.randn(4, 8))
+        raise KeyError("the user's own")
+
+    with pytest.raises(KeyError):
+        guard.step(fails)
+    assert hooks_of(model) == 0
+    guard.step(lambda: model(torch.randn(4, 8))["out"].mean())
+    with pytest.raises(ZeroDivisionError):
+        for _ in guard.watch([1, 2]):
+            model(torch.randn(4, 8))
+            raise ZeroDivisionError
+    guard.close()
+    assert hooks_of(model) == 0
+
+
+def test_a_copy_of_a_model_made_in_a_sampled_step_is_not_measured(tmp_path: Path) -> None:
+    model = Net()
+    guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=tmp_path, quiet=True)
+    copies: list[nn.Module] = []
+
+    def loss() -> Tensor:
+        copies.append(copy.deepcopy(model))
+        with torch.no_grad():
+            model(torch.randn(4, 8))
+        return model(torch.randn(4, 8))["out"].mean()
+
+    guard.step(loss)
+    copies[0](torch.randn(4, 8))
+    guard.close()
+    assert hooks_of(model) == 0 and guard.counters.applied == 1
+
+
+def test_a_defect_of_the_measuring_is_said_and_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr("stayfinite.watch.vitals.module_vitals.ModuleVitals._measure", broken)
+    model = Net()
+    guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=tmp_path, quiet=True)
+    for _ in range(3):
+        guard.step(lambda: model(torch.randn(4, 8))["out"].mean())
+    guard.close()
+    assert guard.counters.applied == 3
+    (said,) = events(tmp_path, "warning")
+    assert "vitals are off" in said["what"] and "a defect of ours" in said["what"]
+
+
+def test_a_compiled_model_is_seen_from_outside_and_not_compiled_anew(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    made: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        made.append(1)
+        forward: Callable[..., Any] = graph.forward
+        return forward
+
+    model = torch.compile(inner, backend=backend)
+    assert isinstance(model, nn.Module)
+    guard = Guard(model, torch.optim.SGD(inner.parameters(), lr=0.01), run_dir=tmp_path, quiet=True)
+    for _ in range(20):
+        guard.step(lambda: model(torch.randn(4, 4)).pow(2).mean())
+    guard.close()
+    assert len(made) == 1
+    assert set(events(tmp_path, "vitals")[0]["modules"]) == {"OptimizedModule"}
+    assert any("compiled" in line["what"] for line in events(tmp_path, "remark"))
+
+
+class Growing(nn.Module):
+    """Six blocks; a step makes each of them a little stronger, until float16 ends."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate, self.blocks = rate, nn.ModuleList(Block() for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        for block in self.blocks:
+            block.gain = block.gain * self.rate
+        return x.float().mean()
+
+
+class Block(nn.Module):
+    gain: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("gain", torch.tensor(1.0))
+        self.weight = nn.Parameter(torch.eye(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.gain).half() @ self.weight.half()
+
+
+def grow(folder: Path, policy: Policy, steps: int = 80) -> Guard:
+    torch.manual_seed(0)
+    model = Growing(1.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    guard = Guard(model, optimizer, run_dir=folder, policy=policy, quiet=True, locate=False)
+    for _ in range(steps):
+        guard.step(lambda: model(torch.rand(4, 4)))
+        if guard.counters.skipped:
+            break
+    return guard
+
+
+def test_an_overflow_is_foretold_and_a_healthy_copy_is_there(tmp_path: Path) -> None:
+    guard = grow(tmp_path, Policy(), steps=120)
+    assert guard.counters.skipped == 1
+    failed = guard.counters.applied
+    said = events(tmp_path, "forecast")
+    assert said and failed - said[0]["step"] >= 8
+    first = said[0]
+    assert first["limit"] == 65504 and first["steps_left"][0] <= failed - first["step"] + 4
+    assert set(first["modules"]) >= {f"blocks.{i}" for i in range(6)}
+    (finding,) = [e["finding"] for e in events(tmp_path, "finding") if e["finding"]["code"] == "RUN018"]
+    assert finding["cause"] == "FP16_OVERFLOW" and "in each of 6 `Block`" in finding["message"]
+    assert guard.recovery.last_good.step is not None and 0 < guard.recovery.last_good.step < said[0]["step"]
+    guard.close()
+
+
+def test_policy_stop_ends_a_run_that_is_still_finite(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match="forecast") as stopped:
+        grow(tmp_path, Policy(foresee="stop"), steps=120)
+    assert stopped.value.checkpoint is not None and Path(stopped.value.checkpoint).is_file()
+
+
+def test_policy_is_one_of_four() -> None:
+    with pytest.raises(ValueError, match="foresee='watch'"):
+        Policy(foresee="watch")  # type: ignore[arg-type]
+
+
+def test_what_a_guard_holds_does_not_grow(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.01), run_dir=tmp_path, quiet=True)
+    for _ in range(300):
+        guard.step(lambda: model(torch.randn(4, 2)).pow(2).mean())
+    guard.close()
+    foresight: Foresight = guard._foresight
+    assert len(foresight.samples) <= 64
+    assert all(len(points) <= 16 for points in foresight._state.series.values())
