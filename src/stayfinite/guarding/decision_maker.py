@@ -57,11 +57,13 @@ class DecisionMaker:
         self.refusal: Refusal | None = None  # of this body: it is looked into when the body has ended
         self.trained = False  # the body has run a backward pass or an update
         self._begun = False  # a backward pass has begun that no update has answered
-        self._decided = False  # the body has asked for an update, and had its answer
+        self._answered: set[int] = (
+            set()
+        )  # optimizers for which the body has asked for an update, and had its answer
 
     def begin_body(self, batch: Any) -> None:
         self._batch = batch
-        self.trained = self._decided = False
+        self.trained, self._answered = False, set()
         self._begun = bool(self._undecided)
 
     def end_body(self) -> None:
@@ -73,8 +75,9 @@ class DecisionMaker:
         self._batch = None
 
     def abandon(self) -> None:
-        """The loop was left before the update of its batch: as if that body had not begun."""
-        if self._owner.window is not None and (self._begun or not self._decided):
+        """The loop was left before the last update of its batch: as if what it did for that had not begun."""
+        waiting = any(id(optimizer) not in self._answered for optimizer in self._run.state.optimizers)
+        if self._owner.window is not None and (self._begun or waiting):
             self._owner.abandon(self._run.state.optimizers if self._begun else ())
         self._owner.window = None
         self._undecided = []
@@ -193,7 +196,8 @@ class DecisionMaker:
     def _settle(self, outcome: Outcome) -> None:
         """An update that is good stays; it is on record when all of its optimizers have stepped."""
         assert self._decision is not None
-        self._position.waiting, self._decided, self._begun = False, True, bool(self._undecided)
+        self._position.waiting, self._begun = False, bool(self._undecided)
+        self._answered.update(id(optimizer) for optimizer in outcome.attempt.group)
         if outcome.trouble is None:
             self._decision.outcome = outcome
             return

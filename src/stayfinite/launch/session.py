@@ -16,7 +16,7 @@ from stayfinite.findings import Incident, Severity
 from stayfinite.findings.incident import TRIGGERS
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
-from stayfinite.findings.subjects.run_record import Place, RunRecord, StepRecord
+from stayfinite.findings.subjects.run_record import Place, RunRecord, StateTensor, StepRecord
 from stayfinite.launch import state_scan
 from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.file_changes import FileChanges
@@ -47,6 +47,7 @@ class Session:
         self.folder = RunFolder(options.run_dir)
         self.training = ScriptTraining(self.observers, self.detector, self._policy(), options, self.folder)
         self.sign: str | None = None  # of trouble in a script that never trained
+        self._state: tuple[StateTensor, ...] = ()  # what is not finite when the script is over
 
     def _policy(self) -> Policy | None:
         """How bad steps are refused; None if they are not: `--policy watch`, and a second run, which is traced."""
@@ -102,8 +103,9 @@ class Session:
         self.tracer.stop()
         self.training.remove()
         self.observers.remove()
-        gc.collect()  # a model that the script let go of is no longer part of its state
-        self._note_poisoned_state()
+        if self.options.traced or not self.observers.heard_nothing:
+            gc.collect()  # a model that the script let go of is no longer part of its state
+            self._note_poisoned_state()
         failed = self.failures()
         if not self.options.traced and not failed and not self._has_trained:
             self.sign = sign_of_trouble(self.observers)

@@ -30,8 +30,7 @@ def sign_of_trouble(observers: RunObservers) -> str | None:
 
 
 def _living_tensors() -> list[torch.Tensor]:
-    plain, parameter = torch.Tensor, torch.nn.Parameter
-    found = living(lambda thing: type(thing) is plain or type(thing) is parameter)
+    found = [t for t in living((torch.Tensor,)) if type(t) in (torch.Tensor, torch.nn.Parameter)]
     return [tensor for tensor in found[:_MOST_TENSORS] if 0 < tensor.numel() <= _MOST_VALUES]
 
 

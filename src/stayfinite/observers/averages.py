@@ -96,7 +96,7 @@ class AverageObserver:
 
     def _half_tensors(self) -> Iterator[AverageFacts]:
         """Averages kept as plain tensors: as often written to as an average is, of the shape of a weight."""
-        found = living(lambda thing: type(thing) is torch.Tensor)
+        found = [t for t in living((torch.Tensor,)) if type(t) is torch.Tensor]
         often = [t for t in found if t.dtype in HALF and _is_usable(t) and t._version >= _OFTEN]
         values = still = moved = 0
         first: torch.Tensor | None = None

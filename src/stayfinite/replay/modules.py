@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import sys
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +13,6 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from stayfinite.replay.measure import is_plain, shape_of
 
 _INPUTS_KEPT = 8
-_UNDISTURBED = 60.0
 
 
 class ModuleStack:
@@ -88,30 +85,19 @@ class ModuleStack:
 
 def living_models() -> list[torch.nn.Module]:
     """Every module in memory that is not part of another one; looks at all objects, so only on a failure."""
-    modules = living(_is_module)
+    modules = living((torch.nn.Module,))
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner]
 
 
-def living(wanted: Callable[[Any], bool]) -> list[Any]:
-    """Every object in memory that is wanted.
+def living(kinds: tuple[type, ...]) -> list[Any]:
+    """Every object in memory of these types, or of types made from them.
 
-    While a list of all objects exists, a tuple that another thread is just making has one owner too many, and python
-    stops that thread with a SystemError. So no other thread runs meanwhile: none is let in before this long interval
-    is over, and those that have waited since before it was set go first.
+    Not for a guarded program while it trains: as long as a list of all objects exists, a tuple that another thread is
+    making has one owner too many, and python stops that thread with a SystemError.
     """
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_UNDISTURBED)
-    try:
-        time.sleep(2 * interval)
-        return [thing for thing in gc.get_objects() if wanted(thing)]
-    finally:
-        sys.setswitchinterval(interval)
-
-
-def _is_module(thing: object) -> bool:
     # type(), not isinstance(): a lazy proxy may import or compute when it is asked for its class
-    return issubclass(type(thing), torch.nn.Module)
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
 
 
 class Names:
