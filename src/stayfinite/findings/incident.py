@@ -135,6 +135,7 @@ class Incident:
     action: str = "none"
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
+    growth: dict[str, Json] = field(default_factory=dict)  # by depth and by time, where the trace shows it
     not_located: str = ""  # why the place where it began is not known
 
     def _repr_html_(self) -> str:
@@ -156,6 +157,7 @@ class Incident:
             "findings": [finding.to_json() for finding in self.findings],
             "action": self.action,
             "environment": jsonable(self.environment),
+            **({"growth": jsonable(self.growth)} if self.growth else {}),
             **({"not_located": self.not_located} if self.not_located else {}),
             **({"observed": [tensor.to_json() for tensor in self.observed]} if self.observed else {}),
         }

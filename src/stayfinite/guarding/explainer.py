@@ -66,7 +66,15 @@ class Explainer:
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
         machine = environment(self._run.device)
-        result.incident = _explain(refused, evidence, attempt.optimizers, action, reporter.history, machine)
+        result.incident = _explain(
+            refused,
+            evidence,
+            attempt.optimizers,
+            action,
+            reporter.history,
+            machine,
+            self._run.foresight.largest_outputs(),
+        )
         reporter.of_incident(result.incident, goes_on=goes_on)
 
     def bad_state(self, action: str) -> None:
@@ -93,6 +101,7 @@ def _explain(
     action: str,
     history: list[dict[str, Json]],
     environment: dict[str, Json],
+    by_time: tuple[tuple[int, float], ...] = (),
 ) -> Incident:
     """The incident: what the guard saw, and where a replay shows more, that too."""
     run = RunRecord(
@@ -108,6 +117,7 @@ def _explain(
             path=evidence.path,
             benign=evidence.benign,
             comparisons=evidence.comparisons,
+            growth=replace(evidence.growth, by_time=by_time) if evidence.growth is not None else None,
         )
     incident = to_incident(step, explain(step), environment, action)
     incident.history = history
