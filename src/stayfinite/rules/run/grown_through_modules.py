@@ -63,15 +63,15 @@ class GrownThroughModules(Rule[FailedStep]):
             lines = (own,)
         if not by:
             return
-        shown = told(first)
-        birth = first.birth
-        limit = "float16 ends at 65504" if birth.dtype == "float16" else f"too large for {birth.dtype}"
+        birth, shown = first.birth, told(first)
+        largest = max((o.absmax for o in birth.operands if o.absmax is not None), default=math.nan)
+        range_ = "65504, where float16 ends" if birth.dtype == "float16" else f"the range of {birth.dtype}"
         yield self.finding(
-            f"{birth.op} overflowed ({limit}), and growth led there: {by}. {_where(lines)}",
+            f"{birth.op} met values up to {largest:.3g} and passed {range_}; growth led there: {by}. {_where(lines)}",
             fix="give these lines a gain of 1: weights that sum to 1, filters divided by the root of their fan-in, one "
             "skip and not two; and go back to weights from before the growth",
             cause="FP16_OVERFLOW" if first.how.kind is Kind.HALF_OVERFLOW else "LR_DIVERGENCE",
-            evidence={**shown["evidence"], "growth": growth.to_json()["lines"]},
+            evidence={**shown["evidence"], "absmax": largest, "growth": growth.to_json()["lines"]},
             file=shown["file"],
             line=shown["line"],
             depth=Depth.UPSTREAM,
