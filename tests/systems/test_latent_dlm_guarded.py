@@ -44,7 +44,7 @@ def test_the_incident_names_the_normalisation_and_the_growth(guarded: Outcome) -
     assert (incident.step, incident.phase, incident.trigger) == (FAILS_AT, "forward", "loss")
     assert_born(incident, EXAMPLE, "model.py", "F.layer_norm(x, x.shape[-1:]) * (1 + scale[:, None])")
     first = incident.findings[0]
-    assert (first.code, first.cause) == ("NUM025", "LR_DIVERGENCE")
+    assert (first.code, first.cause) == ("RUN019", "LR_DIVERGENCE")
     assert first.evidence["absmax"] > 1.8e19
 
 

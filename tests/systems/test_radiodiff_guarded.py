@@ -20,7 +20,7 @@ from systems.under_guard import (
 )
 
 EXAMPLE = load_example("radiodiff")
-SEED, FAILS_AT = 15, 10  # counted from 0; an early one of the seeds 0 to 19
+SEED, FAILS_AT = 0, 24  # counted from 0
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +78,14 @@ def test_every_level_is_in_record_and_incident(guarded: Outcome) -> None:
 
 def test_scan_finds_the_poisoned_checkpoint_and_the_last_good_one(config: Path, folder: Path) -> None:
     run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", FAILS_AT + 1)
-    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (8, FAILS_AT + 1))
+    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (FAILS_AT, FAILS_AT + 1))
     state = torch.load(bad, weights_only=True)
     assert bad_tensors(state["model"]) and bad_tensors(state["ema"])
     code, printed = scan("--last-good", folder / "plain")
     assert code == 1
     assert f"last good: {good}" in printed and f"trouble starts in {bad}" in printed
     _, printed = scan(good, "--config", EXAMPLE.folder / "config.safe.yaml", "--select", "CKP022")
-    assert "lr is 1e-05" in printed and "peak 0.05" in printed
+    assert "lr is 1e-05" in printed and "peak 0.3" in printed
 
 
 def test_the_unchanged_script_gets_the_same_explanation(guarded: Outcome, config: Path, folder: Path) -> None:

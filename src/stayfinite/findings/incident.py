@@ -138,6 +138,7 @@ class Incident:
     action: str = "none"
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
+    growth: dict[str, Json] = field(default_factory=dict)  # by depth and by time, where the trace shows it
     not_located: str = ""  # why the place where it began is not known
     blame: str | None = None  # data, state, both, flaky; None: not examined
     tried: list[Tried] = field(default_factory=list)  # every remedy that was tried on the replay, best first
@@ -173,6 +174,7 @@ class Incident:
             "test": self.test,
             "standalone": self.standalone,
             **({"proof_remark": self.proof_remark} if self.proof_remark else {}),
+            **({"growth": jsonable(self.growth)} if self.growth else {}),
             **({"not_located": self.not_located} if self.not_located else {}),
             **({"observed": [tensor.to_json() for tensor in self.observed]} if self.observed else {}),
         }

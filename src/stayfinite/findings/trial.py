@@ -16,8 +16,8 @@ class Tried:
     """A remedy on the replay. `control`: it was not expected to help, and shows what helping is worth."""
 
     remedy: str
-    sentence: str
-    verdict: str  # one of VERDICTS
+    sentence: str = ""
+    verdict: str = "failed"  # one of VERDICTS
     reason: str = ""
     loss: float | None = None
     distortion: float | None = (

@@ -139,6 +139,9 @@ class Explainer:
                 path=evidence.path,
                 benign=evidence.benign,
                 comparisons=evidence.comparisons,
+                growth=replace(evidence.growth, by_time=run.foresight.largest_outputs())
+                if evidence.growth is not None
+                else None,
             )
         incident = to_incident(step, explain(step), environment(run.device), action)
         incident.history = run.reporter.lines

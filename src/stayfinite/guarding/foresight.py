@@ -18,7 +18,7 @@ from stayfinite.watch import forecast
 from stayfinite.watch.vitals.schedule import Schedule
 from stayfinite.watch.vitals.vitals import Vitals
 
-_STEADY = math.log(8.0)
+_STEADY = math.log(2.0)
 _SAMPLES_KEPT = 64
 _MODULES_WRITTEN = 48
 """Those nearest to their limit; all are measured."""
@@ -82,6 +82,11 @@ class Foresight:
         """The run goes on from an earlier state: what was growing there is not growing now."""
         self._state = forecast.init()
         self._schedule.went_back(step)
+
+    def largest_outputs(self) -> tuple[tuple[int, float], ...]:
+        """Of the last samples: the step, and the largest output of any module."""
+        sizes = [(s.step, [m.max for m in s.modules.values()]) for s in self.samples]
+        return tuple((step, max(found)) for step, found in sizes if found)
 
     def has_news(self) -> bool:
         """Was a step sampled since this was last asked? With several ranks the same on all of them."""

@@ -174,7 +174,8 @@ class RunReporter:
 
             self._progress.show(incident)
             folder = self._journal.folder_of(filed)
-            write_incident_page(folder)
+            if folder is not None:
+                write_incident_page(folder)
             return folder
         return None
 

@@ -48,7 +48,7 @@ class GuardedMean(Remedy):
                     node, f'({call}, reduction="sum") / ({site.code(labels)} != -100).sum().clamp(min=1))'
                 )
             )
-        if found or not site.torch:
+        if found or not site.torch or case.kind is not Kind.EMPTY_REDUCTION:
             return found
         # A loss object: its settings are elsewhere. Without labels its gradient is 0 as it should be; its value is not.
         if case.call in _LOSSES:

@@ -32,6 +32,7 @@ class MuchLowerRate(LowerRate):
     sentence = "train at a hundredth of the learning rate"
     kinds = frozenset({Kind.GROWN, Kind.ABSURD_PARAMETER, Kind.POWER_OVERFLOW})
     popular, rank = False, 9
+    universal = True  # where a lower rate fits it is more of the same
     factor = 0.01
 
 

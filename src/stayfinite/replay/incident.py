@@ -31,6 +31,7 @@ def to_incident(
         action=action,
         environment=machine,
         observed=list(step.observed),
+        growth=step.growth.to_json() if step.growth is not None else {},
     )
 
 

@@ -13,6 +13,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep, Failure, Sink
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.follower import Follower
+from stayfinite.replay.growth import growth_of
 from stayfinite.replay.measure import account, is_bad, is_plain
 from stayfinite.replay.op_journal import Entry
 
@@ -157,6 +158,7 @@ def failed_step(
         benign=tuple(benign[-_BENIGN_KEPT:]),
         failure=failure,
         comparisons=tuple(trace.noticed.comparisons[-8:]),
+        growth=growth_of(trace, numbers[0]) if numbers else None,
     )
 
 

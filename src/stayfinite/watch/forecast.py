@@ -15,8 +15,8 @@ from stayfinite.findings.subjects.outlook import FLOAT16_LIMIT, Amplifier, Modul
 
 _WINDOW, _LEAST = 16, 6
 """Samples that a trend is made of, at the most and at the least."""
-_RISE = math.log(3.0)
-"""By how much the value must have grown within the window."""
+_RISE, _RISE_GOES_ON, _FAR = math.log(3.0), 0.25, math.log(30.0)
+"""By how much the value must have grown within the window; less is enough once it has come 30 times its lowest."""
 _NEAR = 16
 """A limit is near if the trend reaches it within as many steps as it has been seen, or within this many."""
 _COVERED = 0.5
@@ -133,7 +133,8 @@ def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | No
     earlier, later = _median_slope(points[: middle + 1]), _median_slope(points[middle:])
     now, headroom = min(later, max(usual, 0.0) * 4), limit - points[-1][1]
     rise = _quantile([v for _, v in points[-3:]], 0.5) - _quantile([v for _, v in points[:3]], 0.5)
-    if usual <= 0 or now <= 0 or rise < _RISE or headroom <= 0:
+    least = _RISE_GOES_ON if points[-1][1] - lowest > _FAR else _RISE
+    if usual <= 0 or now <= 0 or rise < least or headroom <= 0:
         return None
     left = headroom / now
     half = (points[-1][0] - points[0][0]) / 2

@@ -18,12 +18,12 @@ class Filed(NamedTuple):
 
 
 class IncidentFolder:
-    """Numbers the failures of a run and writes each one whole."""
+    """Numbers the failures of a run and writes each one whole; without a folder it only counts them."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self.root = run_dir / "incidents"
-        existing = [int(path.name) for path in self.root.glob("[0-9]*") if path.name.isdigit()]
-        self._count = max(existing, default=0)
+    def __init__(self, run_dir: Path | None) -> None:
+        self.root = run_dir / "incidents" if run_dir is not None else None
+        existing = self.root.glob("[0-9]*") if self.root is not None else ()
+        self._count = max((int(path.name) for path in existing if path.name.isdigit()), default=0)
         self._seen: dict[tuple[object, ...], Filed] = {}
         self._last: tuple[object, ...] | None = None
 
@@ -34,7 +34,8 @@ class IncidentFolder:
         if known is None:
             self._count += 1
             known = Filed(f"{self._count:04d}", 0)
-            self._write(incident, self.root / known.number)
+            if self.root is not None:
+                self._write(incident, self.root / known.number)
         self._seen[key] = Filed(known.number, known.times + 1)
         self._last = key
         return self._seen[key]

@@ -21,7 +21,7 @@ class RunFiles:
 
     def __init__(self, run_dir: Path | None, device: torch.device, listeners: Sequence[Any]) -> None:
         self._recorder = Recorder(run_dir, listeners=listeners)
-        self._incidents = IncidentFolder(run_dir or Path())
+        self._incidents = IncidentFolder(run_dir)
         self._device = device
         self.path = self._recorder.path
 
@@ -66,9 +66,9 @@ class RunFiles:
         self.event("incident", incident.step, incident=filed.number, times=filed.times)
         return filed
 
-    def folder_of(self, filed: Filed) -> Path:
-        """Where an incident was filed."""
-        return self._incidents.root / filed.number
+    def folder_of(self, filed: Filed) -> Path | None:
+        """Where an incident was filed; None for a run that leaves nothing on disk."""
+        return self._incidents.root / filed.number if self._incidents.root is not None else None
 
     def close(self) -> None:
         self._recorder.close()

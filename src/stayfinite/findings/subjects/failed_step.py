@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stayfinite.findings.incident import PathStep, TensorSummary
 from stayfinite.findings.mechanism.kind import Judged
+from stayfinite.findings.subjects.growth import Growth
 from stayfinite.findings.subjects.run_record import (
     Comparison,
     GradientFacts,
@@ -78,6 +79,7 @@ class FailedStep:
     batch: tuple[Operand, ...] = ()  # tensors of the batch
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
     comparisons: tuple[Comparison, ...] = ()
+    growth: Growth | None = None  # how the values that overflowed became so large
     gradients: tuple[GradientFacts, ...] = ()
     # What a guard sees of a step that it refuses, before any replay.
     loss: float | None = None
