@@ -163,13 +163,13 @@ def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Wat
     width = values.shape[1]
     if width < 2:
         return
-    first_column = values[:, 0]
-    candidates = (first_column == values[:, width // 2]) & (first_column == values[:, -1])
-    if width > _NARROW:
-        candidates &= first_column == values[:, width // 3]
+    candidates = values[:, 0] == values[:, 1]
     if not candidates.any():
         return
     rows = candidates.nonzero().flatten()
+    if width > _NARROW:
+        for column in (width // 3, width // 2, width - 1):
+            rows = rows[values[rows, 0] == values[rows, column]]
     same = rows[(values[rows] == values[rows][:, :1]).all(dim=1)]
     if not same.numel():
         return
@@ -279,7 +279,9 @@ def duplicates(state: RowState) -> list[tuple[int, int]]:
     if keys.numel() > _FEW:
         # Most fingerprints stand alone in their bucket; only the others have to be sorted.
         buckets = (keys ^ (keys >> 31)) & _BUCKETS
-        together = (torch.bincount(buckets)[buckets] > 1).nonzero().flatten()
+        held = torch.zeros(_BUCKETS + 1, dtype=torch.int32)
+        held.index_add_(0, buckets, torch.ones(1, dtype=torch.int32).expand(buckets.numel()))
+        together = (held[buckets] > 1).nonzero().flatten()
     ordered, order = torch.sort(keys[together], stable=True)
     places = together[order]
     same = ordered[1:] == ordered[:-1]
