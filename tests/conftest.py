@@ -1,5 +1,6 @@
 """One thread: the tensors of the tests are tiny, and several workers share the cores. Long files begin first."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # a shell starts background jobs so, and children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.setdefault("STAYFINITE_PROVE", "off")  # trying remedies takes seconds; tests/prove turns it on
 
 LONG = ("systems", "cases", "replay", "cli")
 ALWAYS = (

@@ -277,6 +277,11 @@ def fitted(spec: Spec) -> Spec:
         (lambda s: s.way == "watch" and s.resume_at == "between", {"resume_at": "end"}),
         (lambda s: s.way == "step" or s.resume is None, {"resume_at": "between"}),
         (lambda s: s.fault == "nan rate" and s.resume_at == "end", {"resume": None}),  # it is not saved
+        # nor at the start of the next body: the learning rate is bad until the trial puts it right
+        (
+            lambda s: s.fault == "nan rate" and s.resume_at == "start" and s.resume == s.at + 1,
+            {"resume": None},
+        ),
         # with sync=False the schedule advances when the verdict comes, and writes over what was set by hand
         (lambda s: s.fault == "nan rate" and not s.sync, {"schedule": "none"}),
         # a plateau schedule notes the learning rates at the end of an epoch, bad ones too

@@ -20,6 +20,7 @@ from stayfinite.guarding.deferred import DeferredUpdate
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.loop import WatchedLoader, WatchedLoop
 from stayfinite.guarding.maintenance import Intervals, Maintenance
+from stayfinite.guarding.proofs import check_prove
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
@@ -27,6 +28,7 @@ from stayfinite.recover import CheckpointError, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.state import Models, TrainingState, update_average
+from stayfinite.report.progress import Says
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.watcher import Call
 
@@ -54,6 +56,8 @@ class Guard:
         accumulate: int = 1,
         sync: bool = True,
         locate: bool = True,
+        prove: str = "failure",
+        prove_limit: float = 60.0,
         scheduler_interval: str = "step",
         check_every: int = 100,
         snapshot_every: int = 100,
@@ -72,6 +76,8 @@ class Guard:
         accumulate: how many calls of `step` make one update.
         sync: False never waits for the device (fused optimizers only); verdicts come one step later.
         locate: follow a refused step once more, op by op, to name the line where it went wrong.
+        prove: "failure" tries remedies on a located step in forked children, once for every place; "stop" only when
+            the policy ends the run; "off". At most `prove_limit` seconds each; needs `guard.step`.
         check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
         save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay (0: all).
         probe: gives a tensor, a number or a dict of named ones that must be finite (a forward pass on a fixed batch,
@@ -87,7 +93,7 @@ class Guard:
             self.state, clip_norm, accumulate, sync, scheduler_interval, probe, **asdict(intervals)
         )
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
-        run = GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, quiet=quiet)
+        run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
         self.run_dir, self.recovery = run.folder, run.recovery
         self._reporter, self._health = run.reporter, run.health
         self._audit = Audit(self.state, run.device, run.reporter.finding)
@@ -95,7 +101,7 @@ class Guard:
             self._reporter.tell("warning", unknown)
         self.recovery.staging.begin()
 
-        self.explainer = self._explainer_class(run, locates=locate)
+        self.explainer = self._explainer_class(run, locates=locate, proves=check_prove(prove, prove_limit))
         self._maintenance = Maintenance(run, self.explainer, intervals)
         self._owner = StepOwner(run, self._audit, clip_norm, accumulate)
         self._deferred = DeferredUpdate(run)
@@ -103,6 +109,17 @@ class Guard:
         self.loop = WatchedLoop(
             run, self._audit, self._maintenance, self._owner, self.explainer, self._refusal_handler
         )
+
+    def _guarded_run(
+        self,
+        plan: Plan | None,
+        probe: Callable[[], Any] | None,
+        run_dir: str | Path | None,
+        listeners: Sequence[Any],
+        quiet: bool,
+    ) -> GuardedRun:
+        says: Says = "nothing" if quiet else "everything"
+        return GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, says=says)
 
     # -- watch: a step function, or an ordinary loop
 
@@ -200,6 +217,7 @@ class Guard:
         self._maintenance.position.waiting = False
         if outcome.trouble is None:
             scaling.update()
+            self.explainer.saw_healthy(outcome.attempt)
             return self._owner.applied(outcome)
         if refusal_handler.is_back_off(outcome):
             scaling.update()
@@ -219,6 +237,7 @@ class Guard:
         ladder, explainer = self.recovery.ladder, self.explainer
         first = ladder.left_out_in_a_row == 0
         located = explainer.replay(attempt) if explainer.locates and first else None
+        located = explainer.from_any_rank(located, refused.rank)
         self._owner.compute_again_without(list(refused.components), attempt)
         self._reporter.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
         result = self._end(self._owner.make(attempt.optimizers, attempt.make_update))
@@ -297,7 +316,7 @@ class Guard:
 
     def _ready_to_save(self, otherwise: str) -> None:
         self.settle()
-        self.loop.settle_for_save()
+        self.loop.decision.settle_for_save()
         window = self._owner.window
         if window is not None and window.losses:
             raise CheckpointError(
@@ -309,6 +328,7 @@ class Guard:
         """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
         self._maintenance.look_at_the_end()
+        self.explainer.conclude()
         self._reporter.close()
 
     def __enter__(self) -> Guard:

@@ -30,8 +30,8 @@ FINDING_KEYS = [
     "proof",
 ]  # fmt: skip
 INCIDENT_KEYS = [
-    "schema", "step", "phase", "trigger", "reproduced", "birth", "path", "history", "findings", "action",
-    "environment",
+    "schema", "step", "phase", "trigger", "reproduced", "rank", "world_size", "birth", "path", "history", "findings",
+    "action", "environment",
 ]  # fmt: skip
 BIRTH_KEYS = [
     "op", "call", "file", "line", "source", "function", "module", "kind", "nan", "inf", "numel", "first_index",

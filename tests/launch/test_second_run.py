@@ -127,7 +127,7 @@ def test_ctrl_c_ends_the_second_run_and_the_report_comes_all_the_same(tmp_path: 
 
 
 def test_how_a_second_run_ended_is_a_sentence() -> None:
-    failure = second_run.Failure(step=7, seconds=3.0)
+    failure = second_run.FailurePoint(step=7, seconds=3.0, what="step 7 failed")
 
     def reason(done: ProcessResult, told: dict[str, Any], reached: bool = False) -> str:
         return second_run._reason(done, told, failure, 600.0, reached)
@@ -145,7 +145,7 @@ def test_how_a_second_run_ended_is_a_sentence() -> None:
     assert reason(ProcessResult("not started", reason="no room"), {}).endswith(
         "could not be started: no room"
     )
-    late = second_run.Failure(step=7, seconds=3600.0)
+    late = second_run.FailurePoint(step=7, seconds=3600.0, what="step 7 failed")
     told = second_run.obstacle(Options("train.py"), Beginning(), late)
     assert told == "it came 60 min after the start, and a second run may take 10 min (--locate-limit)"
 

@@ -12,7 +12,7 @@ import torch
 
 from stayfinite.findings import Incident, Severity
 from stayfinite.launch.options import Options
-from stayfinite.launch.script import Outcome
+from stayfinite.launch.script import ScriptEnd
 from stayfinite.launch.session import Session
 
 Watched = Callable[..., tuple[Session, list[Incident]]]
@@ -32,7 +32,7 @@ def watched(tmp_path: Path) -> Watched:
             names = {"__name__": "__main__"}  # alive until the end, as a script's own names are
             exec(compile(path.read_text(), str(path), "exec"), names)
         finally:
-            incidents = session.finish(Outcome(0))
+            incidents = session.finish(ScriptEnd(0))
         assert not session.tracer.follower.trouble
         return session, incidents
 
@@ -88,7 +88,7 @@ def test_one_failure_is_one_incident(watched: Watched) -> None:
     session, incidents = watched(LOOP.format(bad=3, check=""))
     assert len(incidents) == 1
     assert incidents[0].birth is not None and incidents[0].birth.kind == "nan"
-    assert session.watch.suspicions.all[0].count > 1
+    assert session.detector.suspicions.all[0].count > 1
     assert [record["step"] for record in incidents[0].history] == [0, 1, 2, 3]
 
 
@@ -110,8 +110,8 @@ def test_a_healthy_run_needs_no_second_run(watched: Watched) -> None:
     session, incidents = watched(LOOP.format(bad=-1, check=""), traced=False)
     assert not session.needs_second_run
     assert incidents == []
-    assert [record.step for record in session.log.history] == list(range(8))
-    assert all(record.grad_norm and record.lr == 0.1 for record in session.log.history)
+    assert [record.step for record in session.history.recent] == list(range(8))
+    assert all(record.grad_norm and record.lr == 0.1 for record in session.history.recent)
 
 
 def test_everything_is_put_back(watched: Watched) -> None:
@@ -187,7 +187,7 @@ def test_skipped_steps_of_a_scaler_are_counted_and_expected(watched: Watched) ->
     (scaler,) = session.observers.scalers.facts()
     assert 0 < scaler.skipped < 12 and scaler.streak == 0
     assert not errors(incidents)
-    assert [record.applied for record in session.log.history].count(False) == scaler.skipped
+    assert [record.applied for record in session.history.recent].count(False) == scaler.skipped
 
 
 def test_rates_of_a_resumed_schedule(watched: Watched) -> None:

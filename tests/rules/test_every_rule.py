@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from stayfinite.findings import CAUSES, FAMILIES, Rule, all_rules
+from stayfinite.findings.rule import rules_for
 
 HEADINGS = [
     "What it finds",
@@ -44,3 +47,15 @@ def test_names_and_files_are_unique() -> None:
 def test_every_cause_that_a_run_can_show_has_a_rule() -> None:
     covered = {rule.cause for rule in RULES}
     assert set(CAUSES) - covered <= {"LIB_REGRESSION"}
+
+
+def test_rules_for_a_subject_are_all_of_its_rules_and_the_others_are_not_imported() -> None:
+    for subject in {rule.subject_type() for rule in RULES}:
+        assert rules_for(subject) == tuple(rule for rule in RULES if rule.subject_type() is subject)
+    code = (
+        "import sys; from stayfinite.findings.rule import rules_for; "
+        "from stayfinite.findings.subjects.environment import Environment; rules_for(Environment); "
+        "print(*{name.split('.')[2] for name in sys.modules if name.startswith('stayfinite.rules.')})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["environment"]

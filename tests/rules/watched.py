@@ -11,7 +11,7 @@ from typing import Any
 from rules.traced import HEAD
 from stayfinite.findings import Incident
 from stayfinite.launch.options import Options
-from stayfinite.launch.script import Outcome
+from stayfinite.launch.script import ScriptEnd
 from stayfinite.launch.session import Session
 
 
@@ -34,9 +34,9 @@ def incidents_of(source: str, directory: Path) -> list[Incident]:
     return incidents
 
 
-def _run(code: CodeType, names: dict[str, Any]) -> Outcome:
+def _run(code: CodeType, names: dict[str, Any]) -> ScriptEnd:
     try:
         exec(code, names)
     except Exception as error:  # noqa: BLE001 - the script may raise whatever it likes
-        return Outcome(1, error)
-    return Outcome(0)
+        return ScriptEnd(1, error)
+    return ScriptEnd(0)

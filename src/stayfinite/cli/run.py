@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -33,6 +34,20 @@ from stayfinite.sandbox import hash_seed
     show_default=True,
     metavar="SECONDS",
     help="How long that second run may take.",
+)
+@click.option(
+    "--prove/--no-prove",
+    default=True,
+    show_default=True,
+    help="Try remedies on a failure that was located, in a sandbox, and show the one that works.",
+)
+@click.option(
+    "--prove-limit",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long trying may take.",
 )
 @click.option(
     "--allow-rerun",
@@ -88,6 +103,8 @@ def command(
     module: bool,
     locate: str,
     locate_limit: float,
+    prove: bool,
+    prove_limit: float,
     allow_rerun: bool,
     policy: str | None,
     fail_under: float,
@@ -137,6 +154,8 @@ def command(
         locate=locate,
         locate_limit=locate_limit,
         allow_rerun=allow_rerun,
+        prove=prove and locate != "off" and os.environ.get("STAYFINITE_PROVE") != "off",
+        prove_limit=prove_limit,
         output=output.absolute() if output is not None else None,
         form=form,
         run_dir=run_dir.absolute() if run_dir is not None else None,

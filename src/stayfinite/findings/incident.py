@@ -9,6 +9,7 @@ from typing import Any
 
 from stayfinite.findings.finding import Finding
 from stayfinite.findings.jsonable import Json, as_float, fields_of, jsonable
+from stayfinite.findings.trial import Tried
 
 SCHEMA = 1
 
@@ -128,6 +129,8 @@ class Incident:
     phase: str
     trigger: str
     reproduced: bool | None = None  # None: no replay came to the failing step
+    rank: int | None = 0  # the first that saw it; None if averaged gradients do not tell
+    world_size: int = 1
     birth: Birth | None = None
     path: list[PathStep] = field(default_factory=list)
     history: list[dict[str, Json]] = field(default_factory=list)
@@ -136,6 +139,11 @@ class Incident:
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
     not_located: str = ""  # why the place where it began is not known
+    blame: str | None = None  # data, state, both, flaky; None: not examined
+    tried: list[Tried] = field(default_factory=list)  # every remedy that was tried on the replay, best first
+    patch: str | None = None  # a unified diff of a remedy that is proved
+    test: str | None = None  # a test that fails without the patch and passes with it
+    proof_remark: str = ""  # what the reader of a proof must know
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -150,12 +158,19 @@ class Incident:
             "phase": self.phase,
             "trigger": self.trigger,
             "reproduced": self.reproduced,
+            "blame": self.blame,
+            "rank": self.rank,
+            "world_size": self.world_size,
             "birth": self.birth.to_json() if self.birth else None,
             "path": [step.to_json() for step in self.path],
             "history": jsonable(self.history),
             "findings": [finding.to_json() for finding in self.findings],
             "action": self.action,
             "environment": jsonable(self.environment),
+            "tried": [one.to_json() for one in self.tried],
+            "patch": self.patch,
+            "test": self.test,
+            **({"proof_remark": self.proof_remark} if self.proof_remark else {}),
             **({"not_located": self.not_located} if self.not_located else {}),
             **({"observed": [tensor.to_json() for tensor in self.observed]} if self.observed else {}),
         }
@@ -171,6 +186,7 @@ class Incident:
             "birth": Birth.from_json(data["birth"]) if data["birth"] else None,
             "path": [PathStep(**step) for step in data["path"]],
             "findings": [Finding.from_json(item) for item in data["findings"]],
+            "tried": [Tried.from_json(item) for item in data.get("tried", [])],
             "observed": [TensorSummary.from_json(item) for item in data.get("observed", [])],
         }
         return cls(**{**known, **made})

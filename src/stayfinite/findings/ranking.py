@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stayfinite.findings.finding import Finding
 from stayfinite.findings.mechanism.classify import judge
-from stayfinite.findings.rule import all_rules, examine
+from stayfinite.findings.rule import examine, rules_for
 from stayfinite.findings.subjects.failed_step import FailedStep
 
 
@@ -33,7 +33,7 @@ def rank(findings: Iterable[Finding], *, one_per_cause: bool) -> list[Finding]:
 
 def _behind(codes: set[str]) -> dict[str, int]:
     """How many of the codes are more specific than each, directly or through others."""
-    specific = {rule.code: rule.more_specific_than for rule in all_rules() if rule.code in codes}
+    specific = {rule.code: rule.more_specific_than for rule in rules_for(FailedStep) if rule.code in codes}
 
     def above(code: str) -> set[str]:
         direct = {other for other, than in specific.items() if code in than}

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle
 from dataclasses import replace
+from pathlib import Path
 
-from torch.optim import Optimizer
-
-from stayfinite.findings import Incident, Json, as_float
+from stayfinite.findings import Incident
 from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
+from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
+from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_capsule import write_step_capsule
+from stayfinite.observers.gradients import gradient_facts
+from stayfinite.recover.ranks import world_size
 from stayfinite.replay.incident import to_incident
 from stayfinite.watch.environment import environment
-from stayfinite.watch.optimizer_facts import optimizer_facts
 
 
 class Explainer:
     """Decides which refused steps are worth following op by op, and tells what is known of each."""
 
-    def __init__(self, run: GuardedRun, *, locates: bool) -> None:
+    def __init__(self, run: GuardedRun, *, locates: bool, proves: ProofSettings | None = None) -> None:
         self._run = run
         self.locates = locates
+        self._concluded = False
+        self._proofs = StepProofs(run, proves or ProofSettings())
+
+    def saw_healthy(self, attempt: Attempt) -> None:
+        """A step went well: its batch is what a failing one is compared with."""
+        self._proofs.healthy(attempt)
 
     def wants_replay(self, refusal: Refusal) -> bool:
         """The first of a streak is followed op by op; the rest would only say the same again."""
@@ -43,7 +51,8 @@ class Explainer:
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:
-            return Replay(self._run.recovery, attempt).of_functions()
+            with self._run.observers.paused():
+                return Replay(self._run.recovery, attempt).of_functions()
         except LateBinding as obstacle:
             self._run.reporter.tell("warning", f"the refused step was not replayed: {obstacle}")
             return None
@@ -52,6 +61,15 @@ class Explainer:
                 "warning", f"the replay of a refused step failed: {type(error).__name__}: {error}"
             )
             return None
+
+    def from_any_rank(self, evidence: FailedStep | None, first: int | None) -> FailedStep | None:
+        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it."""
+        ranks = self._run.ranks
+        if not ranks.together:
+            return evidence
+        found = ranks.share(pickle.dumps(evidence) if evidence is not None else None, first)
+        seen: FailedStep | None = pickle.loads(found) if found is not None else None
+        return seen
 
     def file(
         self,
@@ -65,16 +83,38 @@ class Explainer:
         """Explain what happened, keep it with the run, and show it the first time."""
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
-        machine = environment(self._run.device)
-        result.incident = _explain(refused, evidence, attempt.optimizers, action, reporter.history, machine)
-        reporter.of_incident(result.incident, goes_on=goes_on)
+        result.incident = self._explain(refused, evidence, action)
+        self._proofs.look_into(result.incident, evidence, attempt)
+        folder = reporter.of_incident(result.incident, goes_on=goes_on)
+        if folder is not None and self._proofs.on:
+            self._keep_capsule(folder, result.incident, attempt)
+
+    def _keep_capsule(self, folder: Path, incident: Incident, attempt: Attempt) -> None:
+        try:
+            remark = write_step_capsule(
+                folder / "capsule", incident, attempt, self._run.state, self._run.recovery.transaction.rng
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            remark = f"{type(error).__name__}: {error}"
+        if remark is not None:
+            self._run.reporter.note("capsule", text=f"not in the capsule of step {incident.step}: {remark}")
 
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
-        run = self._run
-        refused, history = facts.of_state(run.reporter.step, run.health), run.reporter.history
-        incident = _explain(refused, None, run.state.optimizers, action, history, environment(run.device))
-        run.reporter.of_incident(incident, goes_on=False)
+        refused = facts.of_state(self._run.reporter.step, self._run.health)
+        self._run.reporter.of_incident(self._explain(refused, None, action), goes_on=False)
+
+    def conclude(self) -> None:
+        """The run is over: a run without a bad value may have failed all the same (learning rates, lost updates)."""
+        run, observers = self._run, self._run.observers
+        observers.remove()
+        if self._concluded or not run.reporter.step:
+            return
+        self._concluded = True
+        whole = RunRecord(history=tuple(observers.history.whole), complete=True)
+        step = replace(facts.of_state(run.reporter.step, run.health), run=whole)
+        step = replace(step, gradients=gradient_facts(run.state.parameter_names))
+        run.reporter.at_the_end(explain(observers.complete(step)))
 
     def mended(self) -> None:
         """Say that a body without an update had left bad buffers, which are as they were before it."""
@@ -85,48 +125,22 @@ class Explainer:
             "before",
         )
 
-
-def _explain(
-    refused: FailedStep,
-    evidence: FailedStep | None,
-    optimizers: Sequence[Optimizer],
-    action: str,
-    history: list[dict[str, Json]],
-    environment: dict[str, Json],
-) -> Incident:
-    """The incident: what the guard saw, and where a replay shows more, that too."""
-    run = RunRecord(
-        history=tuple(_records(history)), optimizers=tuple(optimizer_facts(each) for each in optimizers)
-    )
-    step = replace(refused, run=run, reproduced=None if evidence is None else True)
-    if evidence is not None:
-        step = replace(
-            step,
-            phase=evidence.phase,
-            births=evidence.births,
-            sink=evidence.sink,
-            path=evidence.path,
-            benign=evidence.benign,
-            comparisons=evidence.comparisons,
-        )
-    incident = to_incident(step, explain(step), environment, action)
-    incident.history = history
-    return incident
-
-
-def _records(history: list[dict[str, Json]]) -> Iterator[StepRecord]:
-    """The recorded steps. How far an update went is known, and recorded, one step later."""
-    steps = [line for line in history if isinstance(line.get("step"), int)]
-    nothing: dict[str, Json] = {}
-    for line, following in zip(steps, [*steps[1:], nothing], strict=False):
-        step, rates = line.get("step"), line.get("lr")
-        if isinstance(step, int):
-            yield StepRecord(
+    def _explain(self, refused: FailedStep, evidence: FailedStep | None, action: str) -> Incident:
+        """The incident: what the guard saw, and where a replay shows more, that too."""
+        run = self._run
+        step = run.observers.complete(replace(refused, reproduced=None if evidence is None else True))
+        if evidence is not None:
+            step = replace(
                 step,
-                loss=as_float(line.get("loss")),
-                grad_norm=as_float(line.get("grad_norm")),
-                lr=as_float(rates[0]) if isinstance(rates, list) and rates else None,
-                scale=as_float(line.get("scale")),
-                update_ratio=as_float(following.get("update_ratio")),
-                applied=line.get("action") == "none",
+                phase=evidence.phase,
+                births=evidence.births,
+                sink=evidence.sink,
+                path=evidence.path,
+                benign=evidence.benign,
+                comparisons=evidence.comparisons,
             )
+        incident = to_incident(step, explain(step), environment(run.device), action)
+        incident.history = run.reporter.lines
+        incident.world_size = world_size()
+        incident.rank = step.rank if incident.world_size > 1 else 0
+        return incident

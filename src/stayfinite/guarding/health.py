@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stayfinite.checkpoint import verify
 from stayfinite.findings import Severity, TensorSummary
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.finite import all_finite, nonfinite, summarize
@@ -69,6 +68,8 @@ class Health:
 
         Tensors, and the numbers that a resumed run would go on with: learning rates and their bases, betas, scales.
         """
+        from stayfinite.checkpoint import verify  # loads the readers of all formats: only for a checkpoint
+
         verdict = verify(payload, only=("CKP005",))
         allowed = {f"{part}.{name}" for name in self._masks for part in ("model", "buffers")}
         allowed |= {

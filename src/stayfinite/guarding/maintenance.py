@@ -13,10 +13,11 @@ from torch import Tensor
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover import CheckpointError, consensus
+from stayfinite.recover import CheckpointError
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.rng import RngState
 from stayfinite.report.refusal import listed
+from stayfinite.shards import is_sharded
 
 Batch = TypeVar("Batch")
 
@@ -99,7 +100,7 @@ class Maintenance:
     def _bad_names(self) -> list[str]:
         """What is not finite on any rank."""
         bad = [name for _, name, _ in self._health.bad_tensors()]
-        return consensus.union(bad, self._run.device)
+        return self._run.ranks.union(bad)
 
     def _named(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
         return [slot for slot in self._state.tensors() if slot[1] in names]
@@ -120,7 +121,7 @@ class Maintenance:
             self._reporter.tell(
                 "warning", f"the state of step {step} does not become the last good one: {seen}"
             )
-        return not self._run.any_rank(seen.is_bad)
+        return not self._run.ranks.any(seen.is_bad)
 
     def _keep(self, step: int) -> None:
         try:
@@ -136,6 +137,11 @@ class Maintenance:
 
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
+        if any(is_sharded(tensor) for _, _, tensor in self._state.tensors()):
+            raise CheckpointError(
+                f"{path} was not written: the state is sharded over several ranks, and this file would hold one rank's "
+                "part of it. Save with torch.distributed.checkpoint, and guard.state_dict() beside it."
+            )
         self._look_at_all_state()
         seen = self._probe.look("save")
         if seen.is_bad:
@@ -203,7 +209,7 @@ class Maintenance:
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
-        bad = self._run.any_rank(bool(self._health.bad())) or self._run.any_rank(
+        bad = self._run.ranks.any(bool(self._health.bad())) or self._run.ranks.any(
             self._probe.look("stop").is_bad
         )
         if bad and self._recovery.last_good.available:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stayfinite.findings import as_float
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
@@ -10,8 +18,10 @@ from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
-from stayfinite.recover import RunStopped, consensus
+from stayfinite.recover import RunStopped
 from stayfinite.report.refusal import sentence
+from stayfinite.watch.finite import peak, tensors_in
+from stayfinite.watch.verdict import StepVerdict
 
 
 class RefusalHandler:
@@ -42,7 +52,22 @@ class RefusalHandler:
         """Count and record it."""
         self._recovery.ladder.backoff()
         counters = self._recovery.ladder.counters
-        return self._reporter.of_step(outcome.attempt, outcome.verdict, counters, "backoff", applied=False)
+        self._run.observers.scalers.skipped()
+        attempt = outcome.attempt
+        return self._reporter.of_step(
+            outcome.verdict, attempt.rates, attempt.window.started, counters, "backoff", applied=False
+        )
+
+    def skipped_by_scaler(self, optimizer: Optimizer, losses: Sequence[Tensor], started: float) -> None:
+        """A script's own scaler has skipped an update, as it may: counted and recorded."""
+        ladder = self._recovery.ladder
+        ladder.backoff()
+        scale = self._run.observers.scalers.scale()
+        values = torch.stack([loss.detach().float() for loss in losses]).tolist() if losses else []
+        loss = sum(values) / len(values) if values else None
+        verdict = StepVerdict(loss, {}, math.inf, float(scale) if scale is not None else None, None, loss)
+        rates = [rate for group in optimizer.param_groups if (rate := as_float(group.get("lr"))) is not None]
+        self._reporter.of_step(verdict, rates, started, ladder.counters, "backoff", applied=False)
 
     # -- undo
 
@@ -69,8 +94,13 @@ class RefusalHandler:
         run, verdict, trouble = self._run, outcome.verdict, outcome.trouble
         assert trouble is not None, "only a step with trouble is refused"
         jumps = run.watcher.jumps(verdict) if trouble == "spike" else {}
+        largest = peak(tensor for _, tensor in tensors_in(outcome.attempt.window.batches))
+        verdict.input_absmax = float(largest) if largest is not None else None
+        if not verdict.norm_is_finite:
+            attempt = outcome.attempt
+            run.observers.clips.bad_gradients(len(attempt.culprits()), len(attempt.reading.gradients))
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
-            verdict.bad_components = consensus.union(verdict.bad_components, run.device)
+            verdict.bad_components = run.ranks.union(verdict.bad_components)
         return facts.gather(
             self._reporter.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
         )
@@ -80,7 +110,7 @@ class RefusalHandler:
 
         True if it was not, and the buffers are as before.
         """
-        mended = self._put_back_bad_buffers()
+        mended = self._run.refuses and self._put_back_bad_buffers()
         if mended:
             self._explainer.mended()
         return mended
@@ -99,16 +129,16 @@ class RefusalHandler:
         """Every rank can do without what is bad; if one cannot, none does."""
         if self._run.policy.bad_component != "leave-out":
             return False
-        return not self._run.any_rank(not can_do_without(refused, attempt, self._recovery.ladder))
+        return not self._run.ranks.any(not can_do_without(refused, attempt, self._recovery.ladder))
 
     def answer(self, refused: FailedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
         who = run.numbers_of(outcome.attempt.optimizers)
         first = ladder.failures_of(who) == 0
-        bad = run.any_rank(bool(run.health.bad()))
+        bad = run.ranks.any(bool(run.health.bad()))
         if not bad and first:
-            bad = run.any_rank(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
+            bad = run.ranks.any(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
         action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
         if refused.settings and not first:
             action = "stop"  # no batch brings a learning rate back
@@ -116,14 +146,22 @@ class RefusalHandler:
         if action == "rollback" and not self._recovery.last_good.available:
             action = "stop"
         what = sentence(refused)
-        self._reporter.say(f"step {self._reporter.step}: {what}. Action: {action}.")
+        self._reporter.refusal(what, action)
+        attempt = outcome.attempt
         result = self._reporter.of_step(
-            outcome.attempt, outcome.verdict, ladder.counters, action, applied=False, what=what
+            outcome.verdict,
+            attempt.rates,
+            attempt.window.started,
+            ladder.counters,
+            action,
+            applied=False,
+            what=what,
         )
-        return Refusal(refused, outcome.attempt, action, what, result, first)
+        return Refusal(refused, attempt, action, what, result, first)
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Write the incident, show it, and do what the ladder said."""
+        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":

@@ -2,58 +2,140 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from stayfinite.findings import Finding, Incident, Json, Severity
-from stayfinite.guarding.attempt import Attempt, StepResult
+from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.guarding.attempt import StepResult
+from stayfinite.observers.history import RunHistory
 from stayfinite.recover.ladder import Counters
-from stayfinite.report.html.incident_page import write_incident_page
-from stayfinite.report.progress import Progress
+from stayfinite.report.progress import Progress, Says
 from stayfinite.report.refusal import cause_and_fix
 from stayfinite.watch.run_files import RunFiles
 from stayfinite.watch.verdict import StepVerdict
 
+_STREAK_ENDS = 5
+"""So many healthy steps after a refused one, the next refusal is news again."""
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Refusals that say the same, but for the numbers in it."""
+
+    what: str
+    first: int
+    last: int
+    count: int = 1
+
+    def goes_on(self, what: str, step: int) -> bool:
+        return _words(what) == _words(self.what) and step - self.last <= _STREAK_ENDS
+
+    def __str__(self) -> str:
+        return f"steps {self.first} to {self.last}: {self.what}; {self.count} updates not applied"
+
+
+def _words(text: str) -> str:
+    return re.sub(r"-?\d[\d.e+-]*|\binf\b|\bnan\b", "#", text)
+
 
 class RunReporter:
-    """Counts the steps, too: a step exists once it is on record."""
+    """Writes the history of the run, too: a step exists once it is on record."""
 
-    def __init__(self, run_dir: Path, device: torch.device, listeners: Sequence[Any], *, quiet: bool) -> None:
+    def __init__(
+        self,
+        run_dir: Path | None,
+        device: torch.device,
+        history: RunHistory,
+        listeners: Sequence[Any],
+        *,
+        says: Says,
+    ) -> None:
         self._journal = RunFiles(run_dir, device, listeners)
-        self._progress = Progress(quiet)
-        self.step = 0
+        self._history = history
+        self._progress = Progress(says)
+        self._streak: _Streak | None = None
+        self._found: set[str] = set()  # codes of what was said
         self.path = self._journal.path
         self.explained: Incident | None = None  # the last failure whose birth was found
 
     @property
-    def history(self) -> list[dict[str, Json]]:
+    def step(self) -> int:
+        """The number of the next step."""
+        return self._history.step
+
+    @step.setter
+    def step(self, number: int) -> None:
+        self._history.step = number
+
+    @property
+    def lines(self) -> list[dict[str, Json]]:
+        """The last steps as they are on record."""
         return self._journal.history
 
     def note(self, event: str, **facts: Any) -> None:
         """For the record alone."""
         self._journal.event(event, self.step, **facts)
 
-    def say(self, text: str) -> None:
-        """For the person alone; the record has it in the step's own line."""
-        self._progress.event(text)
+    def _say(self, event: str, text: str) -> None:
+        """For the person alone."""
+        self._end_streak()
+        self._progress.event(text, event)
 
     def tell(self, event: str, text: str, **facts: Any) -> None:
         """For both."""
-        self.say(text)
+        self._say(event, text)
         self.note(event, what=text, **facts)
 
+    def refusal(self, what: str, action: str) -> None:
+        """The next step is refused: said at once the first time; the same again is counted, and said when it ends.
+
+        The record has each of them in the step's own line.
+        """
+        streak = self._streak
+        if streak is not None and streak.goes_on(what, self.step) and action == "skip":
+            streak.last, streak.count = self.step, streak.count + 1
+            return
+        self._say("refusal", f"step {self.step}: {what}; the update is not applied ({action})")
+        self._streak = _Streak(what, self.step, self.step)
+
+    def _end_streak(self) -> None:
+        streak, self._streak = self._streak, None
+        if streak is not None and streak.count > 1:
+            self._progress.event(str(streak), "refusal")
+
     def finding(self, finding: Finding) -> None:
+        self._found.add(finding.code)
         self.note("finding", finding=finding.to_json())
         if finding.severity is not Severity.INFO:
-            self.say(f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}.")
+            self._say(
+                "finding", f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
+            )
+
+    def at_the_end(self, findings: Sequence[Finding]) -> None:
+        """What the whole of the run shows: all of it on record, and one line for the person."""
+        news = [f for f in findings if f.code not in self._found]
+        for finding in news:
+            self.note("finding", finding=finding.to_json())
+        serious = [f for f in news if f.severity is not Severity.INFO]
+        if serious:
+            first, more = serious[0], len(serious) - 1
+            place = f" ({Path(first.file).name}:{first.line})" if first.file and first.line else ""
+            rest = f" {more} more in {self.path}." if more else ""
+            self._say(
+                "finding", f"{first.severity.value} {first.code}: {first.message}{place}. {first.fix}.{rest}"
+            )
 
     def of_step(
         self,
-        attempt: Attempt,
         verdict: StepVerdict,
+        rates: list[float],
+        started: float,
         counters: Counters,
         action: str,
         *,
@@ -61,22 +143,37 @@ class RunReporter:
         what: str | None = None,
     ) -> StepResult:
         """Record a step and make its result."""
-        line = self._journal.step(self.step, verdict, attempt.rates, attempt.window.started, action, what)
+        step = self.step
+        line = self._journal.step(step, verdict, rates, started, action, what)
         self._progress.step(line, counters.to_dict())
-        result = StepResult(
-            self.step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components
+        record = StepRecord(
+            step,
+            loss=verdict.own_loss,
+            grad_norm=verdict.grad_norm,
+            lr=rates[0] if rates else None,
+            scale=verdict.scale,
+            input_absmax=verdict.input_absmax,
+            applied=applied,
         )
-        self.step += 1
-        return result
+        self._history.add(record, last_update=verdict.update_ratio)
+        if applied and self._streak is not None and step - self._streak.last >= _STREAK_ENDS:
+            self._end_streak()
+        return StepResult(step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components)
 
-    def of_incident(self, incident: Incident, *, goes_on: bool) -> None:
-        """File a failure; show it the first time."""
+    def of_incident(self, incident: Incident, *, goes_on: bool) -> Path | None:
+        """File a failure; show it the first time, and give the folder it is in then."""
         if incident.birth is not None or self.explained is None:
             self.explained = incident
+        self._found.update(finding.code for finding in incident.findings)
         filed = self._journal.incident(incident, goes_on=goes_on)
         if filed.times == 1:
+            from stayfinite.report.html.incident_page import write_incident_page  # needed by a failure only
+
             self._progress.show(incident)
-            write_incident_page(self._journal.folder_of(filed))
+            folder = self._journal.folder_of(filed)
+            write_incident_page(folder)
+            return folder
+        return None
 
     def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None) -> str:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next."""
@@ -95,5 +192,6 @@ class RunReporter:
         return message
 
     def close(self) -> None:
+        self._end_streak()
         self._progress.close()
         self._journal.close()

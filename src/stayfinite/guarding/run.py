@@ -13,10 +13,13 @@ from stayfinite.guarding.arguments import new_run_dir, own_run_dir
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.reporter import RunReporter
-from stayfinite.recover import Policy, consensus
+from stayfinite.observers.run_observers import RunObservers
+from stayfinite.recover import Policy
 from stayfinite.recover.plan import Plan
+from stayfinite.recover.ranks import Ranks, rank
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
+from stayfinite.report.progress import Says
 from stayfinite.watch.environment import environment
 from stayfinite.watch.watcher import Watcher
 
@@ -33,12 +36,26 @@ class GuardedRun:
         run_dir: str | Path | None,
         listeners: Sequence[Any],
         *,
-        quiet: bool,
+        says: Says,
+        observers: RunObservers | None = None,
+        refuses: bool = True,
     ) -> None:
-        self.state, self.policy = state, policy
+        """`observers` of a script that is watched as a whole; else the run has its own. `refuses`: False only looks."""
+        self.state, self.policy, self.refuses = state, policy, refuses
         self.device = next(iter(state.parameter_names)).device
-        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), consensus.rank())
-        self.reporter = RunReporter(self.folder, self.device, listeners, quiet=quiet or consensus.rank() > 0)
+        self.ranks = Ranks(self.device, state.models.values())
+        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), rank())
+        self.observers = observers or RunObservers.of_guard(state, state.schedulers)
+        self.observers.history.guarded = True
+        self.reporter = RunReporter(
+            self.folder if refuses else None,
+            self.device,
+            self.observers.history,
+            listeners,
+            says=says if rank() == 0 else "nothing",
+        )
+        if observers is None:
+            weakref.finalize(self, self.observers.remove)
         weakref.finalize(self, self.reporter.close)
         self.watcher = Watcher(state.parameter_names)
         self.recovery = Recovery(state, policy, plan, self.reporter.tell)
@@ -49,7 +66,3 @@ class GuardedRun:
     def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:
         """The places of these optimizers among all of the run's."""
         return [self.state.optimizers.index(optimizer) for optimizer in optimizers]
-
-    def any_rank(self, flag: bool) -> bool:
-        """Is it so on any rank? The same answer on all of them, and they must all ask."""
-        return consensus.any_rank(flag, self.device)

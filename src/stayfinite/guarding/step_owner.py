@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,6 @@ from torch.optim import Optimizer
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover import consensus
 from stayfinite.recover.interrupts import interrupts_wait
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
@@ -31,11 +31,21 @@ class StepOwner:
         self._run, self._audit = run, audit
         self._watcher, self._recovery = run.watcher, run.recovery
         self.clip_norm, self.accumulate = clip_norm, accumulate
-        self.window: Window | None = None
+        self._window: Window | None = None
         self.aux: Any = None
         self._stepped: set[int] = set()  # optimizers whose first update went well
 
     # -- gather: losses, then gradients
+
+    @property
+    def window(self) -> Window | None:
+        """The micro-batches of the next update; None between two steps."""
+        return self._window
+
+    @window.setter
+    def window(self, window: Window | None) -> None:
+        self._window = window
+        self._run.observers.ownership.step_in = threading.get_ident() if window is not None else None
 
     @property
     def accumulating(self) -> bool:
@@ -108,8 +118,8 @@ class StepOwner:
         if wrong:  # every rank must hear of it, and the norm is what they hear
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
-        scale = scaling.scale(self._run.device)
-        numbers = self._watcher.numbers(window, seen, norm, scale, consensus.gathering())
+        scale = scaling.scale(self._run.device) if scaling.on else self._run.observers.scalers.scale()
+        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering())
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
 
@@ -123,6 +133,8 @@ class StepOwner:
     def look(self, attempt: Attempt) -> Outcome:
         """What the gradients and losses of an update that may follow are worth. Nothing has changed yet."""
         verdict = attempt.numbers.verdict()
+        if self._run.ranks.apart:
+            verdict.loss = None  # this rank's own; the averaged gradients say the same to all of them
         self._recovery.scaling.saw(verdict.scale)
         attempt.norm = self._norm(attempt, verdict)
         if attempt.beside is not None and not verdict.norm_is_finite:
@@ -165,12 +177,17 @@ class StepOwner:
         except BaseException:
             self._take_back(attempt)
             raise
-        if attempt.copied and self._run.any_rank(not self._run.health.after_update()):
+        if attempt.copied and self._run.ranks.any(not self._run.health.after_update()):
             return replace(outcome, trouble="update")
         self._stepped.update(id(optimizer) for optimizer in attempt.optimizers)
         if attempt.copied and not self._is_risky(attempt.group):
             self._recovery.transaction.drop_copy(attempt.group)
         return outcome
+
+    def make_anyway(self, outcome: Outcome) -> Outcome:
+        """Where nothing is refused: the update as the script asked for it."""
+        self._watcher.measure(outcome.attempt.make_update)
+        return replace(outcome, trouble=None)
 
     def _take_back(self, attempt: Attempt) -> None:
         """The optimizer raised in the middle of its update."""
@@ -201,7 +218,7 @@ class StepOwner:
     def _norm(self, attempt: Attempt, verdict: StepVerdict) -> Tensor:
         """The norm of all gradients; in float32 if half could not hold it: 65504 is not where a norm ends."""
         reading = attempt.reading
-        if verdict.norm_is_finite or not reading.is_half or self._run.any_rank(bool(attempt.culprits())):
+        if verdict.norm_is_finite or not reading.is_half or self._run.ranks.any(bool(attempt.culprits())):
             return reading.total
         total = reading.norm_in_float32()
         verdict.grad_norm = float(total)
@@ -238,7 +255,9 @@ class StepOwner:
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
         counters = self._recovery.ladder.counters
-        return self._run.reporter.of_step(attempt, verdict, counters, "none", applied=True)
+        return self._run.reporter.of_step(
+            verdict, attempt.rates, attempt.window.started, counters, "none", applied=True
+        )
 
     # -- optimizers that evaluate the loss themselves
 
@@ -278,7 +297,7 @@ class StepOwner:
                 transaction.undo_update(optimizers)
                 self.abandon(optimizers)
                 raise
-        bad = self._run.any_rank(bad or not self._run.health.after_update())
+        bad = self._run.ranks.any(bad or not self._run.health.after_update())
         del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
         attempt = self.gather(optimizers, step)
         attempt.copied = attempt.made = True

@@ -74,6 +74,8 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         "library_check", "torch.nn.functional", "_verify_batch_size", "errors that torch raises about values"
     ),
+    Hook("library_check", "torch.nn.functional", "cross_entropy", "errors that torch raises about values"),
+    Hook("library_check", "torch.nn.functional", "embedding", "errors that torch raises about values"),
     Hook(
         "library_check",
         "torch.optim.lr_scheduler:OneCycleLR",

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from stayfinite.findings import Incident
-from stayfinite.launch import beginning, second_run
+from stayfinite.launch import beginning, proof, second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.records import write, write_end
-from stayfinite.launch.script import Outcome, run_as_main
+from stayfinite.launch.script import ScriptEnd, run_as_main
+from stayfinite.launch.script_capsule import write_script_capsules
 from stayfinite.launch.session import Session
 
 __all__ = ["Options", "run"]
@@ -34,17 +35,20 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
     session = Session(options, observed)
     reported = False
 
-    def finish(outcome: Outcome) -> None:
+    def finish(outcome: ScriptEnd) -> None:
         nonlocal reported
         if reported:
             return
         reported = True
         incidents, remarks = _conclude(session, options, start, outcome)
+        if options.prove and not options.traced and not outcome.interrupted:
+            proof.prove(options, start, incidents, session.elapsed, _say)
         start.files.close()
         session.close(incidents)
         write(options, session.folder.path, incidents)
+        write_script_capsules(session.folder.path, incidents, options, start)
         if options.ended is not None:
-            write_end(Path(options.ended), session.log.step, outcome.error)
+            write_end(Path(options.ended), session.history.step, outcome.error)
         files = [path for path in (options.output, session.folder.path) if path is not None]
         report(incidents, remarks, files)
 
@@ -60,23 +64,30 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
 
 
 def _conclude(
-    session: Session, options: Options, start: Beginning, outcome: Outcome
+    session: Session, options: Options, start: Beginning, outcome: ScriptEnd
 ) -> tuple[list[Incident], list[str]]:
     """The incidents of the run, located by a second run where the first was not traced."""
     incidents, remarks = session.finish(outcome), list(session.remarks())
-    if not session.needs_second_run or options.traced or outcome.interrupted:
+    if options.traced or outcome.interrupted:
         return incidents, remarks
-    if options.locate == "off":
-        return [*session.unlocated("--locate off"), *incidents], remarks
-    failure = second_run.Failure(session.failing_step, session.seconds_to_failure)
-    reason = second_run.obstacle(options, start, failure)
+    if session.needs_second_run:
+        what = f"step {session.first_failing_step} failed"
+        failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure, what)
+    elif (doubt := session.doubt(incidents)) is not None:
+        failure = second_run.FailurePoint(session.history.step, session.seconds, doubt)
+        if not failure.is_early:
+            return incidents, remarks
+    else:
+        return incidents, remarks
+    reason = "--locate off" if options.locate == "off" else second_run.obstacle(options, start, failure)
     if reason is not None:
         return [*session.unlocated(reason), *incidents], remarks
     try:
         found = second_run.run_again(options, start, failure, _say)
     except KeyboardInterrupt:
         return [*session.unlocated("the second run was interrupted"), *incidents], remarks
-    remarks += found.remarks
+    if found.incidents or session.needs_second_run:
+        remarks += found.remarks
     if found.incidents:
         return found.incidents, remarks
     reproduced = False if found.reached else None
@@ -87,13 +98,13 @@ def _say(text: str) -> None:
     print(f"stayfinite: {text}", file=sys.stderr, flush=True)
 
 
-def _flush_before_hard_exit(finish: Callable[[Outcome], None]) -> None:
+def _flush_before_hard_exit(finish: Callable[[ScriptEnd], None]) -> None:
     """os._exit skips everything; write the record first. A forked child leaves as it always did."""
     real, process = os._exit, os.getpid()
 
     def leave(code: int) -> None:
         if os.getpid() == process:
-            finish(Outcome(code))
+            finish(ScriptEnd(code))
         real(code)
 
     os._exit = leave  # type: ignore[assignment]

@@ -20,6 +20,8 @@ class Options:
     form: str = "text"
     run_dir: Path | None = None
     max_incidents: int = 10
+    prove: bool = True  # try remedies on a failure that was located
+    prove_limit: float = 60.0  # seconds that trying may take
     policy: str | None = None
     fail_under: float = 0.5  # share of updates that must be applied for an exit code of 0
     clip: float | None = None

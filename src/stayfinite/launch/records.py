@@ -8,7 +8,6 @@ from pathlib import Path
 from stayfinite.findings import Incident, dumps
 from stayfinite.launch.options import Options
 from stayfinite.launch.session import place_of
-from stayfinite.report.html.incident_page import write_incident_page
 
 SCHEMA = 1
 _ERROR_SHOWN = 300
@@ -19,7 +18,9 @@ def write(options: Options, run_dir: Path | None, incidents: list[Incident]) -> 
     if options.output is not None and options.form == "json":
         document = {"schema": SCHEMA, "incidents": [incident.to_json() for incident in incidents]}
         _write_whole(options.output, dumps(document, indent=2) + "\n")
-    if run_dir is not None:
+    if run_dir is not None and incidents:
+        from stayfinite.report.html.incident_page import write_incident_page  # needed by a failure only
+
         for number, incident in enumerate(incidents, start=1):
             folder = run_dir / "incidents" / f"{number:04d}"
             folder.mkdir(parents=True, exist_ok=True)

@@ -17,13 +17,13 @@ class RunFolder:
 
     def __init__(self, asked_for: Path | None) -> None:
         self._asked_for = asked_for
-        self._start = Path.cwd()
+        self.start = Path.cwd()
         self.path = asked_for
 
     def open(self) -> Path:
         if self.path is None:
-            writable = os.access(self._start, os.W_OK)
-            self.path = new_run_dir(self._start) if writable else Path(tempfile.mkdtemp(prefix="stayfinite-"))
+            writable = os.access(self.start, os.W_OK)
+            self.path = new_run_dir(self.start) if writable else Path(tempfile.mkdtemp(prefix="stayfinite-"))
         return self.path
 
     def close(self, *, keep: bool) -> None:

@@ -45,14 +45,20 @@ class SecondRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailurePoint:
     """When the first run failed."""
 
     step: int
     seconds: float
+    what: str  # as the beginning of a sentence
+
+    @property
+    def is_early(self) -> bool:
+        """Early enough for the whole of it to be traced."""
+        return self.seconds <= _SHORT
 
 
-def obstacle(options: Options, beginning: Beginning, failure: Failure) -> str | None:
+def obstacle(options: Options, beginning: Beginning, failure: FailurePoint) -> str | None:
     """Why there is no second run, as the end of a sentence; None if there can be one."""
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
         return "the script runs on several ranks"
@@ -93,21 +99,21 @@ def _room_on_accelerator() -> bool:
 
 
 def run_again(
-    options: Options, beginning: Beginning, failure: Failure, say: Callable[[str], None]
+    options: Options, beginning: Beginning, failure: FailurePoint, say: Callable[[str], None]
 ) -> SecondRun:
     """Run the script again under the tracer; its output is thrown away.
 
     A run that failed early is traced from its first op. One that took long is traced from shortly before the
     failing step, and from the first op only if the bad value turns out to be older than that.
     """
-    kind = _kind(options)
+    kind = sandbox_kind(options)
     limit = min(options.locate_limit, max(_AT_LEAST, _SLOWDOWN * failure.seconds))
     say(
-        f"step {failure.step} failed; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
+        f"{failure.what}; running the script again to find where, {_WHAT_IT_IS[kind]}, for at most "
         f"{_duration(limit)}."
     )
     end = time.monotonic() + limit
-    first = max(0, failure.step - _STEPS_BEFORE) if failure.seconds > _SHORT else 0
+    first = max(0, failure.step - _STEPS_BEFORE) if not failure.is_early else 0
     found = _run(options, beginning, failure, first, end, kind)
     if first > 0 and any(_came_from_before(incident) for incident in found.incidents):
         again = _run(options, beginning, failure, 0, end, kind)
@@ -115,7 +121,7 @@ def run_again(
     return found
 
 
-def _kind(options: Options) -> Kind:
+def sandbox_kind(options: Options) -> Kind:
     """A sandbox that refuses writing is of no use to somebody who allows it."""
     best = support.sandbox().kind
     return "none" if options.allow_rerun and best != "namespaces" else best
@@ -126,8 +132,13 @@ def _came_from_before(incident: Incident) -> bool:
     return incident.birth is not None and incident.birth.op in ("parameter", "buffer", "state", "outside")
 
 
+def once(options: Options, beginning: Beginning, failure: FailurePoint, end: float) -> SecondRun:
+    """Run the script again, traced from its first op, until `end`."""
+    return _run(options, beginning, failure, 0, end, sandbox_kind(options))
+
+
 def _run(
-    options: Options, beginning: Beginning, failure: Failure, first: int, end: float, kind: Kind
+    options: Options, beginning: Beginning, failure: FailurePoint, first: int, end: float, kind: Kind
 ) -> SecondRun:
     past, unlike = beginning.files.past()
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
@@ -168,7 +179,9 @@ def _read_incidents(output: Path) -> list[Incident]:
     return [Incident.from_json(item) for item in data["incidents"]]
 
 
-def _reason(done: ProcessResult, told: dict[str, Any], failure: Failure, limit: float, reached: bool) -> str:
+def _reason(
+    done: ProcessResult, told: dict[str, Any], failure: FailurePoint, limit: float, reached: bool
+) -> str:
     """One sentence: what became of the second run."""
     if done.status == "timed out":
         return f"the second run timed out after {limit:.0f} s"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 
-from stayfinite.findings.subjects.run_record import GradientFacts, Place, StateTensor
-from stayfinite.launch.optimizers import Optimizers
+from stayfinite.findings.subjects.run_record import Place, StateTensor
+from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.replay import Tracer
-from stayfinite.replay.measure import is_plain, magnitude, measurable
+from stayfinite.replay.measure import magnitude, measurable
 from stayfinite.replay.modules import living_models
 
 _SHOWN = 64  # of each kind: a poisoned average must not hide that the weights are bad too
 
 
-def scan(optimizers: Optimizers, tracer: Tracer, step: int) -> tuple[StateTensor, ...]:
+def scan(optimizers: OptimizerObserver, tracer: Tracer, step: int) -> tuple[StateTensor, ...]:
     """Every non-finite tensor of the training state, at most so many of each kind."""
     shown: dict[str, list[StateTensor]] = {}
     for found in _scan(optimizers, tracer, step):
@@ -26,7 +26,7 @@ def scan(optimizers: Optimizers, tracer: Tracer, step: int) -> tuple[StateTensor
     return tuple(tensor for tensors in shown.values() for tensor in tensors)
 
 
-def _scan(optimizers: Optimizers, tracer: Tracer, step: int) -> Iterator[StateTensor]:
+def _scan(optimizers: OptimizerObserver, tracer: Tracer, step: int) -> Iterator[StateTensor]:
     trained: dict[int, str] = {}
     living = [w.optimizer() for w in optimizers.known.values()]
     stepping = [optimizer for optimizer in living if optimizer is not None]
@@ -69,26 +69,9 @@ def _bad(owner: str, name: str, tensor: torch.Tensor, tracer: Tracer, step: int)
     )
 
 
-def gradients(optimizers: Optimizers) -> tuple[GradientFacts, ...]:
-    """The gradients there are now, of parameters that an optimizer knows."""
+def trained_parameters(optimizers: OptimizerObserver) -> dict[torch.Tensor, str]:
+    """What the optimizers of the script train, by the names it has in a model."""
     names = {id(p): name for model in living_models() for name, p in model.named_parameters()}
-    found: list[GradientFacts] = []
-    for parameter in _parameters(optimizers):
-        name, gradient = names.get(id(parameter), "parameter"), parameter.grad
-        if gradient is None:
-            found.append(GradientFacts(name, None, zero=False, missing=True))
-        elif is_plain(gradient):
-            size = magnitude(gradient)
-            nan, inf = int(torch.isnan(gradient).sum()), int(torch.isinf(gradient).sum())
-            found.append(
-                GradientFacts(name, size if math.isfinite(size) else None, size == 0, False, nan, inf)
-            )
-    return tuple(found[:256])
-
-
-def _parameters(optimizers: Optimizers) -> Iterable[torch.Tensor]:
-    for watched in optimizers.known.values():
-        optimizer = watched.optimizer()
-        if optimizer is not None:
-            for group in optimizer.param_groups:
-                yield from (p for p in group["params"] if p.requires_grad)
+    living = [optimizer for seen in optimizers.known.values() if (optimizer := seen.optimizer()) is not None]
+    parameters = (p for optimizer in living for group in optimizer.param_groups for p in group["params"])
+    return {p: names.get(id(p), "parameter") for p in parameters}

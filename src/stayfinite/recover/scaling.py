@@ -32,7 +32,12 @@ class Scaling:
 
     def scale(self, device: torch.device) -> Tensor | None:
         """The present scale as a tensor on the device, without asking the host for it."""
-        return self.scaled(torch.ones((), device=device)) if self.on else None
+        if not self.on:
+            return None
+        scale = self._scaler._scale  # not through scale(): somebody may listen to that
+        if isinstance(scale, Tensor):
+            return scale.to(device)
+        return torch.full((), float(self._scaler.get_scale()), device=device)
 
     def unscale(self, optimizers: Sequence[Optimizer]) -> None:
         """Divide the gradients by the scale, unless the user's loop has done it."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.recover.state import TrainingState
+from stayfinite.shards import local
 
 
 class StateCopy:
@@ -40,7 +41,9 @@ class StateCopy:
             kept = old.get(id(tensor))
             mine = kept[1] if kept is not None and kept[0] is tensor and _fits(kept[1], tensor) else None
             if mine is None:
-                mine = torch.empty_like(tensor, device=self._device or tensor.device, requires_grad=False)
+                mine = torch.empty_like(
+                    local(tensor), device=self._device or tensor.device, requires_grad=False
+                )
             self._store[id(tensor)] = (tensor, mine)
         del old
         with torch.no_grad():
@@ -123,6 +126,7 @@ def put_back_group(group: dict[str, Any], saved: Mapping[str, Any]) -> None:
 
 def can_change(tensor: Tensor) -> bool:
     """Whether a step can write into it at all; what cannot change needs no copy, and could not take it back."""
+    tensor = local(tensor)
     if tensor.is_meta or tensor.is_inference():
         return False
     if tensor.layout is not torch.strided:
@@ -133,14 +137,16 @@ def can_change(tensor: Tensor) -> bool:
 
 
 def copy_all(destinations: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy many tensors in one fused call; sparse layouts, which it cannot take, one by one."""
-    dense = [(d, s) for d, s in zip(destinations, sources, strict=True) if s.layout is torch.strided]
+    """Copy many tensors in one fused call; sparse layouts, which it cannot take, one by one. Of shards this rank's."""
+    pairs = [(local(d), local(s)) for d, s in zip(destinations, sources, strict=True)]
+    dense = [(d, s) for d, s in pairs if s.layout is torch.strided]
     if dense:
         torch._foreach_copy_([d for d, _ in dense], [s for _, s in dense])
-    for destination, source in zip(destinations, sources, strict=True):
+    for destination, source in pairs:
         if source.layout is not torch.strided:
             destination.copy_(source)
 
 
-def _fits(mine: Tensor, live: Tensor) -> bool:
+def _fits(mine: Tensor, tensor: Tensor) -> bool:
+    live = local(tensor)
     return mine.shape == live.shape and mine.dtype == live.dtype and mine.layout == live.layout

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from stayfinite.recover.rng import RngState
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import StateCopy, can_change, copy_all
+from stayfinite.shards import local
 
 SMALL = 1 << 16
 """Buffers of at most this many elements are copied before every step."""
@@ -45,6 +46,9 @@ class Transaction:
         self._begun = 0
         self._before_update: dict[tuple[int, ...], StateCopy] = {}
         self._of_batch: list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]] = []
+        self._at_mark: set[tuple[int, str]] | None = (
+            None  # buffers there were when the last micro-batch began
+        )
         self.rng: RngState | None = None
         self.open = False
 
@@ -59,7 +63,7 @@ class Transaction:
             modules = (module for model in self._state.models.values() for module in model.modules())
             self._holders = [module._buffers for module in modules]
         self._begun += 1
-        self._of_batch = []
+        self._of_batch, self._at_mark = [], None
         self.rng = RngState.capture()
         self._save_buffers()
         self.open = True
@@ -88,7 +92,7 @@ class Transaction:
             if same and tensor.numel() > SMALL and tensor._version == slot.version:
                 continue
             if slot.saved is None or not same:
-                slot.saved = torch.empty_like(tensor, requires_grad=False)
+                slot.saved = torch.empty_like(local(tensor), requires_grad=False)
             slot.version = tensor._version
             saved.append(slot.saved)
             live.append(tensor)
@@ -127,31 +131,33 @@ class Transaction:
                 if slot.tensor is not None and slot.saved is not None:
                     slot.version = slot.tensor._version
         if self._count() != len(self._slots):
-            self._remove_new_buffers()
+            self._remove_buffers_but({(id(slot.owner._buffers), slot.key) for slot in self._slots})
         if restore_rng and self.rng is not None:
             self.rng.restore()
         self.open = False
 
-    def _remove_new_buffers(self) -> None:
+    def _remove_buffers_but(self, known: set[tuple[int, str]]) -> None:
         """Buffers that the step itself registered: before it they did not exist."""
-        known = {(id(slot.owner._buffers), slot.key) for slot in self._slots}
         for holder in self._holders:
             for key in [key for key in holder if (id(holder), key) not in known]:
                 del holder[key]
 
     def mark_batch(self) -> None:
         """Another micro-batch of the same update begins: what it does to buffers can be undone alone."""
-        self._of_batch = [
-            (slot.owner._buffers, slot.key, tensor, tensor.detach().clone())
-            for slot in self._slots
-            if (tensor := slot.owner._buffers.get(slot.key)) is not None and can_change(tensor)
+        self._at_mark = {(id(holder), key) for holder in self._holders for key in holder}
+        self._of_batch = [  # also those that an earlier micro-batch of this update has registered
+            (holder, key, tensor, local(tensor).detach().clone())
+            for holder in self._holders
+            for key, tensor in holder.items()
+            if tensor is not None and can_change(tensor)
         ]
 
     def undo_last_batch(self) -> None:
         """Put the buffers back as the last micro-batch found them."""
-        if not self._of_batch:
+        if self._at_mark is None:
             self.undo(restore_rng=False)
             return
+        self._remove_buffers_but(self._at_mark)
         for holder, key, tensor, _ in self._of_batch:
             holder[key] = tensor
         with torch.no_grad():
@@ -168,7 +174,8 @@ class Transaction:
                     # the forward pass put a new tensor in its place
                     slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)
                 elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
-                    slot.tensor.copy_(torch.where(bad.to(slot.tensor.device), slot.saved, slot.tensor))
+                    mine = local(slot.tensor)
+                    mine.copy_(torch.where(bad.to(mine.device), slot.saved, mine))
 
     def close(self) -> None:
         """The step was good: what `begin` saved is no longer needed."""

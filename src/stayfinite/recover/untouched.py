@@ -11,6 +11,7 @@ from torch import nn
 from stayfinite.recover.rng import RngState
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import can_change, copy_all
+from stayfinite.shards import local
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def untouched(state: TrainingState) -> Iterator[None]:
         for tensor in buffers.values()
         if tensor is not None and can_change(tensor)
     }
-    saved = [tensor.detach().clone() for tensor in live.values()]
+    saved = [local(tensor).detach().clone() for tensor in live.values()]
     rng = RngState.capture()
     try:
         with torch.no_grad():

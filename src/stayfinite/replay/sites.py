@@ -41,7 +41,7 @@ _OPERATORS = tuple(
     _TORCH + name for name in ("_tensor.py", "overrides.py", "_ops.py", "_compile.py", "_dynamo", "utils")
 )
 
-_WATCHING = tuple(_OURS + name + os.sep for name in ("launch", "watch", "hooks"))
+_WATCHING = tuple(_OURS + name + os.sep for name in ("launch", "observers", "watch", "hooks"))
 
 USER, LIBRARY, INTERNAL = 0, 1, 2
 

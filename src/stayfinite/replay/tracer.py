@@ -7,6 +7,7 @@ activation alive: the journal holds numbers and weak references.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ class _Ops(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tracer = self.tracer
-        if not tracer.active or tracer.looking:
+        if not tracer.active or tracer.looking or _quiet.depth:
             return func(*args, **(kwargs or {}))
         return tracer.follower.run(func, args, kwargs or {})
 
@@ -308,6 +309,27 @@ def _autocast_dtype(args: Any) -> str | None:
     if not torch.is_autocast_enabled(device):
         return None
     return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+
+class _Quiet(threading.local):
+    depth = 0
+
+
+_quiet = _Quiet()
+
+
+@contextmanager
+def unfollowed() -> Iterator[None]:
+    """What is computed inside, in this thread, is no part of any trace: somebody only looks."""
+    _quiet.depth += 1
+    try:
+        yield
+    finally:
+        _quiet.depth -= 1
+
+
+def is_unfollowed() -> bool:
+    return _quiet.depth > 0
 
 
 _LIVING: weakref.WeakSet[Tracer] = weakref.WeakSet()

@@ -13,6 +13,7 @@ from stayfinite.report.terminal import console
 
 _AROUND = 2  # lines of source before and after the one that is marked
 _INPUTS, _STEPS, _OTHERS = 4, 6, 2
+_CHANGED_SHOWN = 8
 _ARRIVED = {
     "loss": "the loss is not finite",
     "gradient": "a gradient is not finite",
@@ -55,6 +56,7 @@ def lines(incident: Incident) -> Iterator[Text]:
         yield Text("Path     " + _path(incident.path))
     yield from _watched(incident.observed)
     yield from _findings(incident.findings)
+    yield from _proof(incident)
     yield Text("")
 
 
@@ -124,6 +126,35 @@ def _path(path: Sequence[PathStep]) -> str:
     if len(names) > _STEPS:
         names = [*names[: _STEPS // 2], "...", *names[-(_STEPS // 2) :]]
     return " -> ".join(names)
+
+
+def _proof(incident: Incident) -> Iterator[Text]:
+    """What was tried on the replay: the best that works, its change, and the popular ones that do not."""
+    best = next((one for one in incident.tried if one.proved and not one.control), None)
+    if best is not None:
+        moved = ""
+        if best.distortion is not None:
+            far = "unchanged" if best.distortion < 1e-5 else f"moved by {best.distortion:.1g} of their size"
+            moved = f"; healthy values {far}"
+        further = ""
+        if best.steps:
+            further = ", and the next one" if best.steps == 1 else f", and the next {best.steps}"
+        yield Text(f"Proved   {best.remedy}: {best.sentence}", style="bold green")
+        yield Text(f"         this step is finite with it{further}{moved}")
+        yield from _change(incident.patch)
+    failed = [one for one in incident.tried if one.popular and not one.proved]
+    if failed:
+        yield Text("Failed   " + "; ".join(f"{one.remedy} ({one.reason})" for one in failed[:3]))
+    if incident.proof_remark:
+        yield Text(f"Proof    {incident.proof_remark}")
+
+
+def _change(patch: str | None) -> Iterator[Text]:
+    changed = [
+        line for line in (patch or "").splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    for line in changed[:_CHANGED_SHOWN]:
+        yield Text(f"         {line}", style="green" if line.startswith("+") else "dim")
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[Text]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from stayfinite.findings import Incident, Json, as_float
-from stayfinite.report.incident import lines
 
 _LOG = logging.getLogger("stayfinite")
 _LOG.addHandler(
@@ -22,11 +21,17 @@ _REDRAW_SECONDS = 0.1
 _PLAIN_LINE_SECONDS = 15.0
 
 
-class Progress:
-    """Shows loss, norm, rate and counts, and says every event. Writes to stderr; stdout is the script's own."""
+Says = Literal["everything", "decisions", "nothing"]
+"""How much a run says while it goes on. Decisions: what was refused, and what was done about it."""
+_DECISIONS = ("refusal", "lower-lr", "rollback", "repair", "stop")
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
+
+class Progress:
+    """Shows loss, norm, learning rate and counts, and says every event. To stderr; stdout is the script's own."""
+
+    def __init__(self, says: Says) -> None:
+        self._says = says
+        self._quiet = quiet = says != "everything"
         self._console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
         self._terminal = not quiet and sys.stderr.isatty()
         self._live: Live | None = None
@@ -49,14 +54,16 @@ class Progress:
             self._live.start()
         self._live.update(Text(self._text, overflow="ellipsis", no_wrap=True), refresh=True)
 
-    def event(self, text: str) -> None:
+    def event(self, text: str, kind: str) -> None:
         """Something a person must know; said even between two progress lines."""
         _LOG.warning(text)
-        if not self._quiet:
+        if self._says == "everything" or (self._says == "decisions" and kind in _DECISIONS):
             self._console.print(Text(f"stayfinite: {text}"))
 
     def show(self, incident: Incident) -> None:
         """The one-screen report of a failure."""
+        from stayfinite.report.incident import lines  # needed by a failure only
+
         if not self._quiet:
             for line in lines(incident):
                 self._console.print(line)

@@ -47,6 +47,11 @@ def obstacle(kind: Kind | None = None) -> str | None:
     device = _accelerator()
     if device is not None:
         return f"the process has initialised {device}, which a forked child cannot use"
+    ranks = _ranks()
+    if ranks > 1:
+        return (
+            f"the step is computed by {ranks} ranks together, and a forked child cannot speak with the others"
+        )
     return memory.obstacle()
 
 
@@ -132,6 +137,13 @@ def _accelerator() -> str | None:
         if ready is not None and ready():
             return name.upper()
     return None
+
+
+def _ranks() -> int:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
 
 
 class _Fork:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from stayfinite.findings import TensorSummary
+from stayfinite.shards import local
 
 _NARROW = {
     dtype
@@ -18,9 +19,9 @@ _NARROW = {
 
 def _checkable(tensor: Tensor) -> Tensor | None:
     """The part of a tensor that can be non-finite, in a form the fused pass takes."""
-    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.numel() == 0 or tensor.is_meta:
+    value = local(tensor.detach())
+    if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0 or value.is_meta:
         return None
-    value = tensor.detach()
     if value.layout is torch.sparse_coo:
         value = value._values()
     elif value.layout is not torch.strided or value.is_nested:
@@ -40,6 +41,23 @@ def peak(tensors: Iterable[Tensor]) -> Tensor | None:
     device = norms[0].device
     dtype = torch.float64 if any(n.dtype is torch.float64 for n in norms) else torch.float32
     return torch.stack([norm.to(device=device, dtype=dtype) for norm in norms]).max()
+
+
+_SAMPLED = 4096
+
+
+@torch.no_grad()
+def sampled_peak(batches: object) -> Tensor | None:
+    """The largest magnitude in a sample of a batch's first floating-point tensor, on its device; None without one."""
+    for _, tensor in tensors_in(batches):
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or not tensor.numel():
+            continue
+        if tensor.is_meta or tensor.is_nested or tensor.dtype in _NARROW or not tensor.is_contiguous():
+            continue
+        sample = tensor.view(-1)[:: max(1, tensor.numel() // _SAMPLED)]
+        largest: Tensor = torch.linalg.vector_norm(sample, float("inf"))
+        return largest
+    return None
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -63,7 +81,7 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
     shape = tuple(tensor.values().shape if tensor.is_nested else tensor.shape)
     value = _checkable(tensor)
     if value is None:
-        value = tensor.detach()
+        value = local(tensor.detach())
         if value.numel() == 0 or value.is_meta or value.is_quantized:
             return TensorSummary(name, shape, dtype)
     nan = int(torch.isnan(value).sum())

@@ -17,7 +17,7 @@ def pack(scalars: Sequence[Tensor]) -> Tensor:
     dtype = torch.float64 if wide else torch.float32
     device = scalars[0].device
     with torch.no_grad():
-        return torch.stack([scalar.detach().to(device=device, dtype=dtype) for scalar in scalars])
+        return torch.stack([scalar.to(device=device, dtype=dtype) for scalar in scalars])
 
 
 class Fetch:

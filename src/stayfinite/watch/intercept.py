@@ -19,7 +19,7 @@ class LoopListener(Protocol):
     def before_backward(self) -> Any:
         """Something to remember until the pass is over."""
 
-    def saw_backward(self, roots: Sequence[Tensor], before: Any) -> None: ...
+    def saw_backward(self, roots: Sequence[Tensor], before: Any) -> Any: ...
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """The total norm if the listener has measured exactly these gradients, else None."""
@@ -44,8 +44,7 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
             result = original(tensors, *args, **kwargs)
         finally:
             depth.inside = False
-        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        listener.saw_backward([_one_number(root) for root in roots], before)
+        listener.saw_backward(roots_of(tensors), before)
         return result
 
     def total_norm(original: Any, tensors: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
@@ -78,6 +77,12 @@ def _around_step(listener: LoopListener, optimizer: Optimizer) -> Callable[..., 
         return listener.wants_step(optimizer, lambda given=closure: original(given), closure)
 
     return step
+
+
+def roots_of(tensors: Any) -> list[Tensor]:
+    """What backward was called on, each as one number."""
+    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return [_one_number(root) for root in roots]
 
 
 def _one_number(root: Tensor) -> Tensor:

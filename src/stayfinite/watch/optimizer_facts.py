@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -34,13 +36,18 @@ def optimizer_facts(
         kind=type(optimizer).__name__,
         lr=rate_of(optimizer) or 0.0,
         eps=eps,
-        eps_in_dtype=float(torch.tensor(eps, dtype=dtypes[0])) if eps is not None and dtypes else None,
+        eps_in_dtype=_rounded(eps, dtypes[0]) if eps is not None and dtypes else None,
         param_dtypes=_names(parameters),
         state_dtypes=_names(state),
         steps=_steps_taken(optimizer) if steps is None else steps,
         created=created,
         stepped=stepped,
     )
+
+
+@cache
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(value, dtype=dtype))
 
 
 def _names(tensors: list[Tensor]) -> tuple[str, ...]:

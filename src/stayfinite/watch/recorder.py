@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -26,14 +27,15 @@ class RunDirectoryError(OSError):
 class Recorder:
     """Appends to `run.jsonl` through a buffer of fixed size and hands the same numbers to any other listener."""
 
-    def __init__(self, run_dir: Path, history: int = 20, listeners: Sequence[Any] = ()) -> None:
-        self.path = run_dir / "run.jsonl"
+    def __init__(self, run_dir: Path | None, history: int = 20, listeners: Sequence[Any] = ()) -> None:
+        """Without a folder nothing is written: the last lines are kept all the same."""
+        self.path = (run_dir or Path()) / "run.jsonl"
         self.history: deque[dict[str, Json]] = deque(maxlen=history)
         self._listeners = [_as_listener(listener) for listener in listeners]
         self._flushed = time.monotonic()
-        self._broken = False
+        self._broken = run_dir is None
         try:
-            self._file = _open(self.path)
+            self._file: TextIO = _open(self.path) if run_dir is not None else io.StringIO()
         except OSError as error:
             raise RunDirectoryError(
                 f"stayfinite cannot write its record to {self.path}: {error.strerror or error}. "

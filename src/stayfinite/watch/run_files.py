@@ -19,9 +19,9 @@ from stayfinite.watch.verdict import StepVerdict
 class RunFiles:
     """Lines with an "event" tell of the run; the others are one a step."""
 
-    def __init__(self, run_dir: Path, device: torch.device, listeners: Sequence[Any]) -> None:
+    def __init__(self, run_dir: Path | None, device: torch.device, listeners: Sequence[Any]) -> None:
         self._recorder = Recorder(run_dir, listeners=listeners)
-        self._incidents = IncidentFolder(run_dir)
+        self._incidents = IncidentFolder(run_dir or Path())
         self._device = device
         self.path = self._recorder.path
 

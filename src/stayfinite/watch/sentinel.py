@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
+from stayfinite.shards import is_sharded, local, whole
+
 
 class Reading:
     """The gradients of one step and their norms, as tensors on the device."""
@@ -15,29 +17,40 @@ class Reading:
     def __init__(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
         self.names = list(names)
         self.gradients = list(gradients)
-        self.total = self._norm(None)
+        self.as_torch_has_it = self._norm(None)  # spread over the ranks where the gradients are
+        self.total = whole(self.as_torch_has_it)
 
     @torch.no_grad()
     def _norm(self, dtype: torch.dtype | None) -> Tensor:
         """The total norm, by the same operations in the same order as torch's clip_grad_norm_: same bits."""
         if not self.gradients:
             return torch.zeros(())
-        dense = [g for g in self.gradients if g.layout is torch.strided]
+        parts = _by_mesh(self.gradients)
+        if len(parts) == 1:
+            return self._norm_of(parts[0], dtype)
+        # Sharded and plain gradients in one model: torch takes no norm of them together.
+        norms = [whole(self._norm_of(part, dtype)) for part in parts]
+        total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]), 2.0)
+        return total
+
+    @staticmethod
+    def _norm_of(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
+        dense = [g for g in gradients if g.layout is torch.strided]
         norms: list[Tensor] = []
         if dense:
             groups = _group_tensors_by_device_and_dtype([dense])  # type: ignore[list-item]
             for (tensors,), _ in groups.values():
                 norms.extend(torch._foreach_norm(tensors, 2.0, dtype))  # type: ignore[arg-type]
-        for gradient in self.gradients:
+        for gradient in gradients:
             if gradient.layout is not torch.strided:
                 norms.append(torch.linalg.vector_norm(_values(gradient), 2.0, dtype=dtype))
-        device = self.gradients[0].device
-        total = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), 2.0)
-        return _whole(total)
+        device = gradients[0].device
+        total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), 2.0)
+        return total
 
     def norm_in_float32(self) -> Tensor:
         """For half gradients: their norm may exceed 65504 although each of them is finite."""
-        return self._norm(torch.float32)
+        return whole(self._norm(torch.float32))
 
     @property
     def is_half(self) -> bool:
@@ -50,7 +63,7 @@ class Reading:
             return
         norm = self.total if total is None else total
         coefficient = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        dense = [g for g in self.gradients if g.layout is torch.strided]
+        dense = [local(g) for g in self.gradients if g.layout is torch.strided]
         if dense:
             groups = _group_tensors_by_device_and_dtype([dense])  # type: ignore[list-item]
             for (device, _), ((tensors,), _) in groups.items():
@@ -76,11 +89,14 @@ def _values(gradient: Tensor) -> Tensor:
 
 
 def _is_finite(gradient: Tensor) -> bool:
-    values = gradient if gradient.layout is torch.strided else _values(gradient)
+    values = local(gradient) if gradient.layout is torch.strided else _values(gradient)
     return bool(torch.isfinite(values).all())
 
 
-def _whole(total: Tensor) -> Tensor:
-    """A DTensor's norm is spread over the ranks until it is asked for as a whole."""
-    full = getattr(total, "full_tensor", None)
-    return full() if full is not None else total
+def _by_mesh(gradients: list[Tensor]) -> list[list[Tensor]]:
+    """Plain gradients, and sharded ones by the ranks that share them."""
+    parts: dict[object, list[Tensor]] = {}
+    for gradient in gradients:
+        mesh = gradient.device_mesh if is_sharded(gradient) else None  # type: ignore[attr-defined]
+        parts.setdefault(mesh, []).append(gradient)
+    return list(parts.values())

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stayfinite.shards import local
+
 _TENSORS = 4
 _ELEMENTS = 4096
 _SMALL_WEIGHT = (
@@ -18,7 +20,9 @@ class UpdateSampler:
     """`before` and `after` an optimizer step; `after` gives |change| / |weight| of the sample, on the device."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        trained = [p for p in parameters if p.requires_grad and p.is_floating_point() and p.numel() > 0]
+        trained = [
+            p for p in parameters if p.requires_grad and p.is_floating_point() and local(p).numel() > 0
+        ]
         trained = [p for p in trained if p.layout is torch.strided]
         largest = sorted(trained, key=lambda p: p.numel(), reverse=True)[:_TENSORS]
         self._parameters = [p for p in largest if p.device == largest[0].device]
@@ -30,9 +34,10 @@ class UpdateSampler:
     def _sample(self) -> list[Tensor]:
         """Views into the parameters, made once; anew if somebody gave a parameter other memory."""
         if len(self._views) != len(self._parameters) or any(
-            view.data_ptr() != p.data_ptr() for view, p in zip(self._views, self._parameters, strict=True)
+            view.data_ptr() != local(p).data_ptr()
+            for view, p in zip(self._views, self._parameters, strict=True)
         ):
-            self._views = [p.detach().reshape(-1)[:_ELEMENTS] for p in self._parameters]
+            self._views = [local(p.detach()).reshape(-1)[:_ELEMENTS] for p in self._parameters]
         return self._views
 
     @torch.no_grad()
@@ -49,9 +54,9 @@ class UpdateSampler:
         if not self._before:
             return None
         sample = self._sample()
-        change = torch.stack(torch._foreach_norm(torch._foreach_sub(sample, self._before)))
-        weight = torch.stack(torch._foreach_norm(self._before))
-        ratio: Tensor = torch.linalg.vector_norm(change.float()) / torch.linalg.vector_norm(
-            weight.float()
-        ).clamp_min(self._least)
+        norms = torch._foreach_norm([*torch._foreach_sub(sample, self._before), *self._before])
+        change, weight = torch.linalg.vector_norm(
+            torch.stack(norms).float().reshape(2, len(sample)), dim=1
+        ).unbind()
+        ratio: Tensor = change / weight.clamp_min(self._least)
         return ratio

@@ -27,6 +27,7 @@ class StepVerdict:
     bad_loss: float | None = None  # the loss of that rank
     bad_components: list[str] = field(default_factory=list)  # of this rank
     observed: dict[str, tuple[float, float]] = field(default_factory=dict)  # (min, max) by name
+    input_absmax: float | None = None  # of the batch; of a healthy step, from time to time and in a sample
 
     @property
     def loss_is_finite(self) -> bool:
@@ -56,10 +57,11 @@ class Numbers:
         update_ratio: Tensor | None,
         observed: Mapping[str, tuple[Tensor, Tensor]],
         gather: Callable[[Tensor], Tensor] | None,
+        input_absmax: Tensor | None = None,
     ) -> None:
         self._fetch: Fetch | None = None
         self._names = list(losses[0].components) if losses else []
-        optional = {"scale": scale, "update_ratio": update_ratio}
+        optional = {"scale": scale, "update_ratio": update_ratio, "input": input_absmax}
         self._extra = [name for name, value in optional.items() if value is not None]
         self._observed = list(observed)
         scalars = [norm, *(value for value in optional.values() if value is not None)]
@@ -125,6 +127,7 @@ class Numbers:
             bad_rank=bad_rank,
             bad_loss=losses[bad_rank] if bad_rank is not None else None,
             bad_components=[name for name, value in known.items() if not math.isfinite(value)],
+            input_absmax=extra.get("input"),
             observed={name: (ends[2 * i], ends[2 * i + 1]) for i, name in enumerate(self._observed)},
         )
 

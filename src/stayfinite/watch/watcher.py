@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from stayfinite.watch import spikes
+from stayfinite.watch.finite import sampled_peak
 from stayfinite.watch.losses import Loss
 from stayfinite.watch.observed import ranges
 from stayfinite.watch.sentinel import Reading, read
@@ -21,6 +22,7 @@ from stayfinite.watch.verdict import Numbers, StepVerdict
 Trouble = Literal["setting", "scale", "loss", "gradient", "update", "spike"]
 _FACTORS = {"loss": 1.5, "gradient norm": 4.0, "update": 10.0}
 """By how much each quantity must jump to be called a spike at all."""
+_FIRST_INPUTS, _THEN_EVERY = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,12 @@ class Watcher:
         self._sampler = UpdateSampler(list(names))
         self._spikes = {name: spikes.SpikeState(factor) for name, factor in _FACTORS.items()}
         self._update_ratio: Tensor | None = None
+        self._asked = 0
+
+    def _looks_at_inputs(self) -> bool:
+        """At first every time, then now and then: enough to know what is usual."""
+        self._asked += 1
+        return self._asked <= _FIRST_INPUTS or self._asked % _THEN_EVERY == 0
 
     def read(self, parameters: Sequence[Tensor]) -> Reading:
         return read(parameters, self._names)
@@ -95,7 +103,8 @@ class Watcher:
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
         observed = ranges(window.observed) if window.observed else {}
-        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather)
+        inputs = sampled_peak(window.batches) if self._looks_at_inputs() else None
+        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs)
         self._update_ratio = None
         return numbers
 

@@ -1,0 +1,86 @@
+"""A proof reaches its incident: the cause whose remedy works comes first, one whose own remedy fails is refuted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from stayfinite.findings.finding import Finding, Proof, Severity
+from stayfinite.findings.incident import Incident
+from stayfinite.findings.trial import ProofReport, Tried
+
+_OWN_REMEDIES: Final[dict[str, tuple[str, ...]]] = {
+    "LR_DIVERGENCE": ("lower-rate", "much-lower-rate", "clipping"),
+    "CLIP_NONFINITE": ("clipping",),
+    "PURE_LOWP_OPTIMIZER": ("master-weights", "bfloat16", "float32"),
+}
+"""Causes that stand for themselves and not for the birth, and what would cure them."""
+
+_CONTRADICTED: Final[dict[str, frozenset[str]]] = {
+    "state": frozenset(
+        {"DATA_NONFINITE", "DATA_SCALE", "LABEL_INVALID", "BAD_BATCH_SPIKE", "PREPROC_ZERO_RANGE"}
+    ),
+    "data": frozenset({"STATE_POISONED", "LR_DIVERGENCE", "UNINITIALIZED_MEMORY"}),
+}
+"""What the replays have shown outranks a cause that says otherwise."""
+
+
+def attach(incident: Incident, report: ProofReport) -> None:
+    """Write what was tried into the incident, and order its findings by it."""
+    incident.blame = report.blame or incident.blame
+    incident.tried, incident.patch, incident.proof_remark = report.tried, report.patch, report.remark
+    best = report.proved
+    cured: list[Finding] = []
+    others: list[Finding] = []
+    refuted: list[Finding] = []
+    for finding in incident.findings:
+        own = _own(finding, report)
+        if finding.cause in _CONTRADICTED.get(incident.blame or "", ()):
+            refuted.append(_contradicted(finding, incident.blame or ""))
+        elif own is not None and not any(one.proved for one in own):
+            refuted.append(_refuted(finding, own, len(report.tried)))
+        elif best is not None and not cured and _is_about(finding, report):
+            cured.append(_proved(finding, best, report))
+        else:
+            others.append(finding)
+    if best is not None and not cured and others:
+        others[0] = _proved(others[0], best, report)
+    # Only a refuted cause loses its place: what the rules rank above the birth may have led to it.
+    kept = {finding.code: finding for finding in (*cured, *others)}
+    order = [kept[finding.code] for finding in incident.findings if finding.code in kept]
+    incident.findings = [*order, *refuted]
+
+
+def _contradicted(finding: Finding, blame: str) -> Finding:
+    return replace(
+        finding,
+        severity=Severity.WARNING if finding.severity is Severity.ERROR else finding.severity,
+        message=f"{finding.message} (contradicted: on the replay the {blame} is to blame)",
+        evidence={**finding.evidence, "contradicted": blame},
+    )
+
+
+def _own(finding: Finding, report: ProofReport) -> list[Tried] | None:
+    names = _OWN_REMEDIES.get(finding.cause)
+    tried = [one for one in report.tried if names is not None and one.remedy in names]
+    return tried or None
+
+
+def _is_about(finding: Finding, report: ProofReport) -> bool:
+    return finding.severity is Severity.ERROR and (finding.file, finding.line) == (report.file, report.line)
+
+
+def _proved(finding: Finding, best: Tried, report: ProofReport) -> Finding:
+    proof = Proof(best.remedy, True, best.loss, best.distortion, len(report.tried))
+    return replace(finding, proof=proof, patch=finding.patch or report.patch)
+
+
+def _refuted(finding: Finding, own: list[Tried], tried: int) -> Finding:
+    names = " and ".join(one.remedy for one in own)
+    return replace(
+        finding,
+        severity=Severity.WARNING if finding.severity is Severity.ERROR else finding.severity,
+        message=f"{finding.message} (refuted: {names} did not help on the replay)",
+        evidence={**finding.evidence, "refuted": names},
+        proof=Proof(own[0].remedy, False, own[0].loss, own[0].distortion, tried),
+    )

@@ -1,0 +1,255 @@
+"""DecisionMaker: one loss, one decision. Which backward passes an update answers, and for which optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stayfinite.guarding.attempt import Outcome, Refusal
+from stayfinite.guarding.refusal_handler import RefusalHandler
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_follower import StepFollower
+from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.recover.aftermath import Aftermath
+from stayfinite.recover.position import DataPosition
+from stayfinite.watch.intercept import Marks, gradient_marks, reached
+from stayfinite.watch.losses import Loss, as_loss
+
+
+@dataclass(slots=True)
+class _Backward:
+    """A backward pass that no update has answered yet."""
+
+    loss: Loss
+    optimizers: list[Optimizer]  # whose parameters it reached
+
+
+@dataclass(slots=True)
+class _Decision:
+    """One answer to one or several losses, for all optimizers that they reached."""
+
+    outcome: Outcome | None  # None: refused
+    waiting: list[Optimizer] = field(default_factory=list)  # that have not asked for their step yet
+
+
+class DecisionMaker:
+    """Decides on the updates that a loop's body asks for, and takes back what follows a refused one in the body."""
+
+    def __init__(
+        self,
+        run: GuardedRun,
+        owner: StepOwner,
+        refusal_handler: RefusalHandler,
+        follower: StepFollower,
+        position: DataPosition,
+    ) -> None:
+        self._run, self._owner, self._refusal_handler = run, owner, refusal_handler
+        self._follower, self._position = follower, position
+        self._aftermaths: list[Aftermath] = []
+        self._undecided: list[_Backward] = []
+        self._decision: _Decision | None = None
+        self._batch: Any = None
+        self.refusal: Refusal | None = None  # of this body: it is looked into when the body has ended
+        self.trained = False  # the body has run a backward pass or an update
+        self._begun = False  # a backward pass has begun that no update has answered
+        self._decided = False  # the body has asked for an update, and had its answer
+
+    def begin_body(self, batch: Any) -> None:
+        self._batch = batch
+        self.trained = self._decided = False
+        self._begun = bool(self._undecided)
+
+    def end_body(self) -> None:
+        if not self.trained:
+            self._refusal_handler.mend_buffers()
+        if self._aftermaths:
+            self._refusal_handler.settle_scale()
+        self.put_back_aftermath()
+        self._batch = None
+
+    def abandon(self) -> None:
+        """The loop was left before the update of its batch: as if that body had not begun."""
+        if self._owner.window is not None and (self._begun or not self._decided):
+            self._owner.abandon(self._run.state.optimizers if self._begun else ())
+        self._owner.window = None
+        self._undecided = []
+
+    def skipped_by_scaler(self, optimizer: Optimizer) -> None:
+        """The script's own scaler has refused this step: it is over."""
+        self._refusal_handler.mend_buffers()
+        window = self._owner.open_window()
+        losses = [loss.total for loss in window.losses]
+        self._refusal_handler.skipped_by_scaler(optimizer, losses, window.started)
+        self._undecided = []
+        self._owner.window = None
+        self._go_on_in_body()
+
+    @property
+    def is_open(self) -> bool:
+        """An update was decided on, and optimizers of the same losses have yet to ask for theirs."""
+        return self._decision is not None and bool(self._decision.waiting)
+
+    # -- what comes after a refusal in the same body
+
+    def put_back_aftermath(self, optimizers: Sequence[Optimizer] | None = None) -> None:
+        """Take back what was done to schedules and averages since their refusals: of these optimizers, or of all."""
+        for aftermath in list(self._aftermaths):
+            if optimizers is None or any(optimizer in aftermath.optimizers for optimizer in optimizers):
+                aftermath.put_back()
+                self._aftermaths.remove(aftermath)
+
+    def settle_for_save(self) -> None:
+        """For a save in the middle of a body: bring the state to what it will be when the body is over."""
+        self.finish()
+        for aftermath in self._aftermaths:
+            aftermath.put_back()
+        self._run.recovery.scaling.settle_refusal(for_now=True)
+
+    # -- backward passes
+
+    def before_backward(self) -> Marks:
+        self._begun = True
+        optimizers = self._run.state.optimizers
+        marks = gradient_marks(optimizers)
+        if self._undecided:
+            self._drop_cleared([o for o, own in zip(optimizers, marks, strict=True) if not any(own)])
+        return marks
+
+    def _drop_cleared(self, cleared: list[Optimizer]) -> None:
+        """Losses whose gradients the body has thrown away are in no update."""
+        gone = [b for b in self._undecided if all(o in cleared for o in b.optimizers)]
+        window = self._owner.window
+        if gone and window is not None:
+            self._undecided = [b for b in self._undecided if b not in gone]
+            window.losses = [loss for loss in window.losses if not any(loss is b.loss for b in gone)]
+
+    def saw_backward(self, roots: Sequence[Tensor], before: Marks) -> bool:
+        """A backward pass is over. One that reached none of our parameters is another model's: False."""
+        optimizers = reached(self._run.state.optimizers, before)
+        if not optimizers:
+            return False
+        self.finish()
+        self.put_back_aftermath(optimizers)
+        self.trained = True
+        loss = Loss(self._unscaled(roots), {})
+        self._undecided.append(_Backward(loss, optimizers))
+        window = self._owner.open_window()
+        window.losses.append(loss)
+        window.reading = None
+        return True
+
+    def _unscaled(self, roots: Sequence[Tensor]) -> Tensor:
+        """The loss, as it was before a scaler multiplied it."""
+        known = [self._run.observers.scalers.before_scaling(root) for root in roots]
+        scale = self._run.recovery.scaling.scale(roots[0].device) if None in known else None
+        parts = [
+            before if before is not None else root.detach() if scale is None else root.detach() / scale
+            for root, before in zip(roots, known, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0] if parts[0].dim() == 0 else parts[0].reshape(())
+        return torch.stack([part.sum().float() for part in parts]).sum()
+
+    # -- updates
+
+    def decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
+        """Make the update, or do not: as was decided when another optimizer of the same losses stepped, or now."""
+        self.trained = True
+        decision = self._decision
+        try:
+            if decision is not None and optimizer in decision.waiting:
+                decision.waiting.remove(optimizer)
+                if decision.outcome is not None:
+                    self._settle(self._owner.apply_also(decision.outcome, optimizer, step))
+            else:
+                self.finish()
+                self._settle(self._look(optimizer, step))
+        except BaseException:
+            self._decision = None  # the update broke off, and was taken back
+            raise
+        if self._decision is not None and self._decision.outcome is None:
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # no scheduler need warn of a skipped step
+        if self._decision is not None and not self._decision.waiting:
+            self.finish()
+
+    def _look(self, optimizer: Optimizer, step: Callable[[], Any]) -> Outcome:
+        """Judge the losses that reached this optimizer, for all optimizers that they reached."""
+        ours = [backward for backward in self._undecided if optimizer in backward.optimizers]
+        self._undecided = [backward for backward in self._undecided if backward not in ours]
+        all_of_them = [o for backward in ours for o in backward.optimizers]
+        beside = [o for o in self._run.state.optimizers if o is not optimizer and o in all_of_them]
+        losses = [backward.loss for backward in ours] if ours else None
+        outcome = self._owner.look(self._owner.gather([optimizer], step, beside, losses))
+        self._decision = _Decision(outcome, beside)
+        if not self._run.refuses:
+            return self._owner.make_anyway(outcome)
+        return outcome if outcome.trouble else self._owner.apply(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """An update that is good stays; it is on record when all of its optimizers have stepped."""
+        assert self._decision is not None
+        self._position.waiting, self._decided, self._begun = False, True, bool(self._undecided)
+        if outcome.trouble is None:
+            self._decision.outcome = outcome
+            return
+        self._decision.outcome = None
+        self._refuse(outcome)
+        hold = self._run.policy.scheduler_on_skip == "hold"
+        self._aftermaths.append(Aftermath(self._run.state, outcome.attempt.group, keep_scheduler=hold))
+        self._go_on_in_body()
+
+    def _refuse(self, outcome: Outcome) -> None:
+        """Refuse, as `Guard.step` does; scaler, scheduler and averages are the body's own to advance."""
+        if self._refusal_handler.is_back_off(outcome):
+            self._refusal_handler.back_off(outcome)
+            return
+        self._follower.step_is_refused()
+        refused = self._refusal_handler.undo(outcome)
+        earlier, self.refusal = self.refusal, self._refusal_handler.answer(refused, outcome)
+        if earlier is not None:  # several updates in one body: only the last can be replayed
+            self._refusal_handler.conclude(earlier, None)
+
+    def finish(self) -> None:
+        """Nothing more belongs to the last decision: what was applied is on record now."""
+        decision, self._decision = self._decision, None
+        if decision is not None and decision.outcome is not None:
+            self._owner.applied(decision.outcome)
+            self._go_on_in_body()
+
+    def _go_on_in_body(self) -> None:
+        """A second update in the same body is a transaction of its own, about the same batch."""
+        window = self._owner.open_window()
+        if self._batch is not None:
+            window.batches.append(self._batch)
+
+    def step_with_closure(self, optimizer: Optimizer, step: Callable[..., Any], closure: Any) -> Any:
+        """An optimizer that evaluates the loss as often as it likes: what it made is looked at afterwards."""
+        self.finish()
+        self.trained = True
+        window, value = self._owner.open_window(), None
+
+        def noting() -> Any:
+            loss = closure()
+            if loss is not None:
+                window.losses.append(as_loss(torch.as_tensor(loss).detach()))
+            return loss
+
+        def run() -> None:
+            nonlocal value
+            value = step(noting)
+
+        if self._run.refuses:
+            outcome = self._owner.make_then_look([optimizer], run)
+        else:
+            run()
+            outcome = replace(self._owner.look(self._owner.gather([optimizer], run)), trouble=None)
+        self._undecided = []
+        self._decision = _Decision(outcome)
+        self._settle(outcome)
+        self.finish()
+        return value

@@ -1,0 +1,78 @@
+"""StepProofs: which refused steps are worth a proof, and what must be kept to make one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from stayfinite.findings import Incident
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.guarding.attempt import Attempt
+from stayfinite.guarding.proof import StepProof
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.watch.watcher import Window
+
+WHEN = ("off", "failure", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class ProofSettings:
+    """When remedies are tried, and for how long."""
+
+    when: str = "off"
+    seconds: float = 60.0
+
+
+def check_prove(prove: str, seconds: float) -> ProofSettings:
+    """Raise ValueError with one sentence that names the argument."""
+    if prove not in WHEN:
+        raise ValueError(f"Guard(prove={prove!r}): choose 'failure', 'stop' or 'off'")
+    if not seconds > 0:
+        raise ValueError(f"Guard(prove_limit={seconds}): a positive number of seconds is needed")
+    return ProofSettings("off" if os.environ.get("STAYFINITE_PROVE") == "off" else prove, seconds)
+
+
+class StepProofs:
+    """Proves each place of failure once in a run."""
+
+    def __init__(self, run: GuardedRun, settings: ProofSettings) -> None:
+        self._run, self._settings = run, settings
+        self._healthy: Window | None = None
+        self._known: set[tuple[str | None, int | None]] = set()
+        self._waiting: tuple[FailedStep, Attempt] | None = None
+
+    @property
+    def on(self) -> bool:
+        return self._settings.when != "off"
+
+    def healthy(self, attempt: Attempt) -> None:
+        """Keep the functions and batches of a step that went well."""
+        if self._settings.when != "off" and attempt.window.calls:
+            self._healthy = attempt.window
+
+    def look_into(self, incident: Incident, evidence: FailedStep | None, attempt: Attempt) -> None:
+        """Try remedies on the step, if it is time for that."""
+        if self._settings.when == "off" or self._run.recovery.ladder is None:
+            return
+        if evidence is not None and evidence.birth is not None:
+            self._waiting = (evidence, attempt)
+        if self._waiting is None or (self._settings.when == "stop" and incident.action != "stop"):
+            return
+        (evidence, attempt), self._waiting = self._waiting, None
+        birth = evidence.birth.birth if evidence.birth is not None else None
+        place = (birth.file, birth.line) if birth is not None else (None, None)
+        if place in self._known:
+            return
+        self._known.add(place)
+        reporter = self._run.reporter
+        proof = StepProof(
+            self._run.recovery,
+            attempt,
+            self._healthy,
+            self._settings.seconds,
+            lambda text: reporter.note("proof", text=text),
+        )
+        try:
+            proof.prove(incident, evidence)
+        except Exception as error:  # noqa: BLE001 - a proof that fails must not end the training it is for
+            incident.proof_remark = f"trying remedies failed: {type(error).__name__}: {error}"

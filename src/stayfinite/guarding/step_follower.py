@@ -1,0 +1,159 @@
+"""StepFollower: a loop's body followed op by op: a refused one once more, or the next ones while they run."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import time
+from collections.abc import Callable, Generator
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.guarding.attempt import Refusal
+from stayfinite.guarding.explainer import Explainer
+from stayfinite.guarding.locate import Replay, Trace
+from stayfinite.guarding.run import GuardedRun
+from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.recover.aftermath import Aftermath
+from stayfinite.sandbox.fork import Inside, branch
+from stayfinite.watch.risk import calls_closure_once
+
+_FOLLOWED = 4
+"""How many steps after one that could not be located are followed op by op, at 2.5 to 4 times their cost."""
+_MOST_SECONDS, _LEAST_SECONDS, _TIMES_SLOWER = 600.0, 30.0, 60.0
+"""How long a repeated body may take: followed op by op, on one thread."""
+
+
+class StepFollower:
+    """Locates what a body did. While it repeats one, the body's calls come here instead of to a decision."""
+
+    def __init__(self, run: GuardedRun, owner: StepOwner, explainer: Explainer) -> None:
+        self._run, self._owner, self._explainer = run, owner, explainer
+        self._replay: Replay | None = None
+        self._replays_update = False
+        self._inside: Inside | None = None  # this process is the child in which a body is repeated
+        self._armed = 0  # how many of the next steps are followed
+        self._trace: Trace | None = None
+        self._evidence: FailedStep | None = None
+
+    @property
+    def replaying(self) -> bool:
+        return self._replay is not None
+
+    # -- the next steps, while they run
+
+    def arm(self, refusal: Refusal, evidence: FailedStep | None) -> None:
+        """Where nothing was seen of how a step went wrong, the next ones are followed, until one goes wrong again."""
+        self._evidence = None
+        self._armed = _FOLLOWED if evidence is None and self._explainer.may_follow(refusal) else 0
+
+    def start_if_armed(self, batch: Any) -> None:
+        if self._armed and self._trace is None:
+            self._armed -= 1
+            self._trace = Trace()
+            self._trace.start(batch)
+
+    def stop(self) -> None:
+        if self._trace is not None:
+            self._trace.stop()
+            self._trace = None
+
+    def saw_loss(self, loss: Tensor) -> None:
+        followed = self._replay or self._trace
+        if followed is not None:
+            followed.saw_loss(loss)
+
+    def step_is_refused(self) -> None:
+        """Keep what was seen of it."""
+        if self._trace is not None:
+            self._evidence = self._trace.evidence()
+
+    def around(self, decide: Callable[[Callable[..., Any]], Any], step: Callable[..., Any]) -> Any:
+        """Let the guard look without being followed, and follow the update that it makes."""
+        trace = self._trace
+        if trace is None:
+            return decide(step)
+        with trace.only_looking():
+            return decide(trace.followed(step))
+
+    # -- a refused body once more
+
+    @property
+    def evidence(self) -> FailedStep | None:
+        """What was seen of the refused step while it ran."""
+        return self._evidence
+
+    def locate(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
+        """What is known of how this step went wrong; if nothing is, its body is given its batches again."""
+        if self._evidence is None and self._explainer.wants_replay(refusal):
+            return (yield from self._in_a_fork(refusal))
+        return self._evidence
+
+    def _in_a_fork(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
+        """The body once more in a sandboxed child, so that the run itself sees no batch, line or counter twice."""
+        took = time.perf_counter() - refusal.attempt.window.started
+        child = branch(min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took))
+        if isinstance(child, Inside):
+            self._inside = child
+            found: FailedStep | None = None
+            try:
+                found = yield from self._hand_out_again(refusal)
+            finally:  # also when the body raised, or the loop was left
+                self._give(found)
+        if child.finished:
+            return pickle.loads(base64.b64decode(str(child.value))) if child.value is not None else None
+        if child.status == "declined" and self._explainer.may_repeat_in_place:
+            return (yield from self._hand_out_again(refusal))
+        self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
+        return None
+
+    def _give(self, found: FailedStep | None) -> NoReturn:
+        """In the child: its work is done."""
+        assert self._inside is not None
+        self._inside.end(base64.b64encode(pickle.dumps(found)).decode() if found is not None else None)
+
+    def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
+        """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
+        recovery = self._run.recovery
+        aftermath = Aftermath(self._run.state, self._run.state.optimizers, keep_scheduler=True)
+        recovery.scaling.refused(overflow=False)
+        self._replay = Replay(recovery, refusal.attempt)
+        self._replays_update = refusal.attempt.update_was_bad
+        try:
+            with self._run.observers.paused(), self._replay.prepared():
+                for batch in refusal.attempt.window.batches:
+                    with self._replay.following(batch):
+                        yield batch
+                return self._replay.evidence()
+        finally:
+            self._replay = None
+            self._owner.window = None
+            recovery.scaling.settle_refusal()
+            aftermath.put_back()
+
+    def step_in_replay(self, optimizer: Optimizer, step: Callable[..., Any], closure: Any) -> Any:
+        """The repeated body calls optimizer.step(): only an update that was bad in itself is made, and taken back."""
+        assert self._replay is not None
+        value = None
+        if closure is not None and calls_closure_once(optimizer):
+            with torch.enable_grad():
+                value = closure()
+        if self._replays_update:
+            self._replay.try_update(step if value is None else lambda: step(lambda: value))
+        self._end_child_if_seen()
+        return value
+
+    def scaler_step_in_replay(self, optimizer: Optimizer) -> None:
+        self._run.recovery.scaling.unscale([optimizer])
+        self._end_child_if_seen()
+
+    def _end_child_if_seen(self) -> None:
+        """In the child, nothing more of the body is of interest once the failure was seen again."""
+        if self._inside is not None and self._replay is not None:
+            found = self._replay.evidence()
+            if found is not None:
+                self._give(found)

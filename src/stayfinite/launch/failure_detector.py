@@ -1,0 +1,353 @@
+"""FailureDetector: where a script is checked. Backward passes, updates, numbers the script reads, errors it meets."""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from stayfinite.findings.ranking import explain
+from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
+from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.launch.suspicions import Suspicion, Suspicions
+from stayfinite.observers.history import here
+from stayfinite.observers.run_observers import RunObservers
+from stayfinite.replay import Tracer
+from stayfinite.replay.evidence import operand
+from stayfinite.replay.measure import is_bad, is_plain, magnitude, measurable
+from stayfinite.replay.op_journal import NO_ROOTS
+from stayfinite.replay.tracer import is_unfollowed, unfollowed
+
+_BATCH_SHOWN = 8
+_JUMP, _HUGE = 1e4, 1e8  # a gradient norm this much above its median, and this large, is worth a second look
+_ENOUGH_HISTORY = 8
+
+
+class FailureDetector:
+    """Turns what a script meets into suspicions, with evidence wherever the tracer is on."""
+
+    def __init__(self, observers: RunObservers, tracer: Tracer) -> None:
+        self.observers, self.tracer = observers, tracer
+        self.history, self.suspicions = observers.history, Suspicions()
+        self.guarded = False  # a guard looks at losses and gradients
+        self._batch: list[weakref.ref[torch.Tensor]] = []
+        self._checked: tuple[int, torch.Tensor] | None = (
+            None  # a number that the script looks at, and its step
+        )
+        self._arrivals_seen = self._raised_seen = 0
+        self._loss_is_bad = False
+        self._by_birth: dict[int, Suspicion] = {}
+        self.healthy_until = -1  # journal entries before this number were followed by a healthy step
+        self.history.listeners.append(self._step_is_over)
+
+    def install(self) -> None:
+        for event, around in (
+            ("backward", self._backward),
+            ("grad", self._grad),
+            ("batch", self._next_batch),
+            ("number_read", self._number_read),
+            ("number_checked", self._number_checked),
+            ("distribution", self._distribution),
+            ("library_check", self._library_check),
+        ):
+            self.observers.hear(event, around)
+        # An error that the script catches keeps the bad gradient out of the weights as well as a check does.
+        self.observers.clips.on_error = self.suspicions.went_on
+
+    # -- batches
+
+    def _next_batch(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        self._look_at_checked()
+        if self.tracer.active:
+            tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+            self._batch = [weakref.ref(tensor) for tensor in tensors[:_BATCH_SHOWN]]
+            self._note_batch_size()
+            self.tracer.note_batch(batch)
+        return batch
+
+    def batch(self) -> tuple[Operand, ...]:
+        """The tensors of the last batch that are still there."""
+        tensors = [t for reference in self._data() if (t := reference()) is not None and is_plain(t)]
+        with unfollowed():
+            journal = self.tracer.follower.journal
+            return tuple(operand(f"batch[{i}]", t, journal.writer(t), journal) for i, t in enumerate(tensors))
+
+    def _data(self) -> list[weakref.ref[torch.Tensor]]:
+        """The tensors of the batch; without a DataLoader, what the models were given."""
+        return self._batch or self.tracer.follower.modules.inputs
+
+    def _note_batch_size(self) -> None:
+        """The magnitude of the batch, for the history."""
+        with unfollowed():
+            sizes = [magnitude(t) for r in self._data() if (t := r()) is not None and measurable(t)]
+        self.history.running.input_absmax = max(sizes) if sizes else None
+
+    # -- backward
+
+    def _backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        self._checked = None  # what the script looked at is trained on
+        if self.tracer.active or not self.guarded:
+            self.check_losses(tensors if isinstance(tensors, (list, tuple)) else [tensors])
+        if self.tracer.active:
+            self._note_batch_size()
+        result = original(tensors, *args, **kwargs)
+        self.note_arrivals()
+        return result
+
+    def _grad(self, original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(outputs, *args, **kwargs)
+        if self.tracer.active:
+            self.check_losses(outputs if isinstance(outputs, (list, tuple)) else [outputs], quietly=True)
+            for gradient in result:
+                if isinstance(gradient, torch.Tensor):
+                    self._suspect_tensor(gradient, "gradient")
+        return result
+
+    def check_losses(self, tensors: Iterable[Any], *, quietly: bool = False) -> None:
+        """Losses that no guard looks at."""
+        self._loss_is_bad = False
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or not measurable(tensor):
+                continue
+            with unfollowed():
+                if tensor.numel() == 1 and not quietly:
+                    unscaled = self.observers.scalers.before_scaling(tensor)
+                    loss = float((tensor if unscaled is None else unscaled).detach())
+                    self.history.running.losses.append(loss)
+                bad = is_bad(tensor)
+            if bad:
+                self._loss_is_bad = True
+                self._suspect_tensor(tensor, "loss")
+
+    def _is_scaled(self) -> bool:
+        return any(seen.scaled for seen in self.observers.scalers.known)
+
+    def _suspect_tensor(self, tensor: torch.Tensor, kind: str) -> None:
+        roots = self.tracer.roots_of(tensor)
+        known = self._known(roots)
+        if known is not None:
+            known.again(touched=False)
+            return
+        evidence = self.tracer.failure(tensor, kind) if self.tracer.active else None
+        if evidence is None and not is_bad(tensor):
+            return
+        # A scaled loss that overflows is what a GradScaler is for; a loss that is bad before scaling is not.
+        self._suspect(kind, evidence, roots=roots)
+
+    def note_arrivals(self, step: int | None = None) -> None:
+        """Bad values that reached gradients, parameters or buffers since the last look, in this step."""
+        noticed = self.tracer.follower.noticed
+        new, self._arrivals_seen = noticed.arrivals[self._arrivals_seen :], len(noticed.arrivals)
+        for arrival in new:
+            lasting = arrival.kind != "gradient"
+            swollen = not arrival.roots and arrival.swell is not None
+            if self._loss_is_bad and not lasting:
+                continue  # the loss is the failure; its gradients only follow
+            known = self._known(arrival.roots)
+            if known is not None:
+                known.again(touched=lasting)
+                continue
+            evidence = self.tracer.failure_at(arrival)
+            if evidence is not None:
+                expected = arrival.kind == "gradient" and self._is_scaled()
+                kind = "spike" if swollen else arrival.kind
+                self._suspect(
+                    kind, evidence, touched=lasting, expected=expected, roots=arrival.roots, step=step
+                )
+
+    def _known(self, roots: frozenset[int]) -> Suspicion | None:
+        """The failure that already stands for one of these births; a run full of NaN has thousands of repeats."""
+        return next((self._by_birth[number] for number in sorted(roots) if number in self._by_birth), None)
+
+    # -- steps
+
+    def _step_is_over(self, record: StepRecord) -> None:
+        """A step is on record; one that was refused is told by its guard."""
+        self._checked = None
+        self.note_arrivals(record.step)  # what the update did belongs to the step that it ended
+        norm = record.grad_norm
+        numbers = [n for n in (record.loss, norm) if n is not None]
+        healthy = all(map(math.isfinite, numbers)) and not self._loss_is_bad
+        if record.applied and (numbers or self._loss_is_bad):
+            if healthy:
+                self._look_for_a_jump(record)
+                self.suspicions.went_on()
+                self.healthy_until = self.tracer.follower.journal.next_number
+            else:
+                if not self.tracer.active:
+                    bad_loss = record.loss is not None and not math.isfinite(record.loss)
+                    self._suspect("loss" if bad_loss else "gradient", None, touched=True, step=record.step)
+                self.suspicions.stepped_on(record.step)
+        self._loss_is_bad = False
+        self.tracer.next_step(self.history.step)
+
+    def _look_for_a_jump(self, record: StepRecord) -> None:
+        norm = record.grad_norm
+        norms = sorted(r.grad_norm for r in self.history.recent if r.grad_norm is not None)[:-1]
+        if norm is None or self.tracer.active or len(norms) < _ENOUGH_HISTORY:
+            return
+        if norm > _HUGE and norm > _JUMP * norms[len(norms) // 2]:
+            self._suspect("spike", None, step=record.step)
+
+    def step_was_skipped(self, step: int) -> None:
+        """Skipping is a GradScaler's business when the scale was too large, not when the loss itself was bad."""
+        if not self.suspicions.of_step(step):
+            self._suspect("loss", None, step=step)
+        self.suspicions.stepped_on(step)
+
+    def step_was_refused(self, kind: str, step: int, evidence: FailedStep | None) -> None:
+        """The script called for an update that would have made the weights bad, and did not get it."""
+        self.suspicions.stepped_on(step)
+        if evidence is not None:
+            self.suspicions.forget_unlocated(step)
+        if evidence is not None or not self.suspicions.of_step(step):
+            self._suspect(kind, evidence, touched=True, step=step)
+
+    def buffers_were_bad(self, step: int) -> None:
+        """A step that was not applied had left NaN or Inf in buffers: unguarded, evaluation would be dead."""
+        if not self.suspicions.outlasts(step):
+            self._suspect("buffer", None, touched=True, step=step)
+
+    # -- numbers and errors ------------------------------------------------------------------------------
+
+    def _number_read(self, original: Any, tensor: torch.Tensor) -> Any:
+        value = original(tensor)
+        if torch.compiler.is_compiling():
+            return value
+        if isinstance(value, float) and not math.isfinite(value):
+            self._script_saw(value, tensor)
+        return value
+
+    def _number_checked(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """isfinite, isnan, isinf of a single number. It is looked at later, if the script makes nothing of it."""
+        result = original(tensor, *args, **kwargs)
+        if (
+            not self.tracer.active
+            and not is_unfollowed()
+            and isinstance(tensor, torch.Tensor)
+            and tensor.numel() == 1
+            and tensor.requires_grad
+            and not torch.compiler.is_compiling()
+        ):
+            self._look_at_checked()
+            self._checked = self.history.step, tensor.detach()
+        return result
+
+    def _look_at_checked(self) -> None:
+        """A number that the script has looked at, and trained on nothing since."""
+        checked, self._checked = self._checked, None
+        if checked is not None:
+            with unfollowed():
+                bad = is_bad(checked[1])
+            if bad:
+                self._suspect("loss", None, step=checked[0])
+
+    def _script_saw(self, value: float, tensor: torch.Tensor) -> None:
+        # With the tracer on, the value's own history decides.
+        # A number without a graph behind it (a metric, a candidate under no_grad) is nothing that is trained on.
+        if not self.tracer.active and not is_unfollowed() and tensor.requires_grad:
+            self._suspect("loss", None)
+
+    def finish(self) -> None:
+        """The script is over."""
+        self._look_at_checked()
+        self.note_arrivals()
+        self.note_raised()
+
+    def _distribution(self, original: Any, distribution: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(distribution, *args, **kwargs)
+        except ValueError as error:
+            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            parameters = [v for v in vars(distribution).values() if isinstance(v, torch.Tensor)]
+            bad = next((p for p in parameters if is_bad(p)), None)
+            evidence = (
+                self.tracer.failure(bad, "exception") if bad is not None and self.tracer.active else None
+            )
+            if evidence is None and bad is None:
+                evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
+            if evidence is not None:
+                self._suspect("exception", replace(evidence, failure=failure), caught=True)
+            raise
+
+    def _library_check(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Checks that torch makes in Python; an error of theirs counts when a rule knows what it means."""
+        try:
+            return original(*args, **kwargs)
+        except (ValueError, RuntimeError, AssertionError, IndexError) as error:
+            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
+            given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and measurable(v)]
+            # What was given NaN has a history of its own, which the error does not tell.
+            if not any(is_bad(value) for value in given) and explain(evidence):
+                self._suspect("exception", evidence, caught=True)
+            raise
+
+    def note_raised(self) -> None:
+        """Errors raised by ops; only those that values explain count, an ordinary bug is none of ours."""
+        raised = self.tracer.follower.noticed.raised
+        new, self._raised_seen = raised[self._raised_seen :], len(raised)
+        for one in new:
+            birth = one.birth
+            by_value = birth.facts.get("invalid") or any(not operand.finite for operand in birth.operands)
+            domain = birth.facts.get("outside") or "LinAlgError" in type(one.error).__name__
+            place = here()
+            failure = Failure(type(one.error).__name__, str(one.error), replace(place, file=birth.birth.file,
+                              line=birth.birth.line, source=birth.birth.source), caught=True)  # fmt: skip
+            evidence = self.tracer.failure_of(failure, one)
+            if evidence is None or not (by_value or domain or explain(evidence)):
+                continue
+            self._suspect("exception", evidence, caught=True, step=one.step, went_on=one.recovered)
+
+    def note_results(self) -> None:
+        """At the end: bad values that the script was given and nothing was computed from."""
+        for entry, evidence in self.tracer.results():
+            birth = evidence.birth
+            if birth is None:
+                continue
+            if entry.loss_like:
+                self._suspect("loss", evidence, step=entry.step, went_on=entry.id < self.healthy_until)
+            elif birth.transition not in ("deliberate", "outside", "amplified"):
+                self._suspect("result", evidence, step=entry.step)
+
+    def _suspect(
+        self,
+        kind: str,
+        evidence: FailedStep | None,
+        *,
+        touched: bool = False,
+        expected: bool = False,
+        caught: bool = False,
+        step: int | None = None,
+        went_on: bool = False,
+        roots: frozenset[int] = NO_ROOTS,
+    ) -> None:
+        at = self.history.step if step is None else step
+        if evidence is not None:
+            self._note_batch_size()
+            run = RunRecord(history=self.history.so_far())
+            evidence = replace(evidence, step=at, run=run, batch=self.batch())
+        suspicion = self.suspicions.add(
+            Suspicion(
+                kind,
+                at,
+                evidence,
+                touched_state=touched,
+                expected=expected,
+                caught=caught,
+                progress=went_on,
+                seconds=time.monotonic() - self.history.started,
+            )
+        )
+        births = self.tracer.follower.births
+        for number in roots:
+            if number in births and births[number].transition != "deliberate":
+                self._by_birth[number] = suspicion

@@ -1,0 +1,268 @@
+"""ScriptTraining: makes a guard when a script begins to train, and brings the script's own calls to it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.guard import StepResult
+from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.launch.failure_detector import FailureDetector
+from stayfinite.launch.options import Options
+from stayfinite.launch.run_folder import RunFolder
+from stayfinite.launch.script_guard import ScriptGuard
+from stayfinite.launch.training_parts import training_parts
+from stayfinite.observers.run_observers import RunObservers
+from stayfinite.recover import Policy
+from stayfinite.recover.ladder import Counters
+from stayfinite.watch.intercept import intercept, roots_of
+
+_BESIDE_KEPT = 8
+
+
+class ScriptTraining:
+    """Batches of a DataLoader mark where a step begins. Without one, a step ends with its update."""
+
+    def __init__(
+        self,
+        observers: RunObservers,
+        detector: FailureDetector,
+        policy: Policy | None,
+        options: Options,
+        folder: RunFolder,
+    ) -> None:
+        """`policy`: None refuses nothing."""
+        self._observers, self._detector, self._tracer = observers, detector, detector.tracer
+        self._policy, self._options, self._folder = policy, options, folder
+        self._guard: ScriptGuard | None = None
+        self._loop: WatchedLoop | None = None
+        self._listening = ExitStack()
+        self._first_forward: Any = None
+        self._driving: weakref.ref[Any] | None = None  # the loader whose batches are the steps
+        self._driven: Iterator[Any] | None = None
+        self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
+        self.refused = self.mended = 0
+        self.actions: dict[int, str] = {}  # by step
+        self.counts = Counters()
+        self.obstacle: str | None = None
+
+    def install(self) -> None:
+        self._observers.hear("batch", self._next_batch)
+        self._observers.hear("backward", self._first_backward)
+        self._observers.optimizers.on_created = self._optimizer_was_made
+        self._observers.scalers.on_skip = self._scaler_skipped
+        self._wait_for_forward()
+
+    def remove(self) -> None:
+        """The script is over: nothing is guarded any more."""
+        self._forget()
+        if self._first_forward is not None:
+            self._first_forward.remove()
+
+    def remarks(self, *, weights_are_finite: bool) -> Iterator[str]:
+        """What the reader of a report should know."""
+        if self.obstacle is not None:
+            yield f"The run was watched but not guarded: {self.obstacle}"
+        elif self.refused:
+            counts = self.counts
+            yield (
+                f"{self.refused} updates were not applied{'; the weights are finite' if weights_are_finite else ''}. "
+                f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
+            )
+        if self.mended:
+            yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
+
+    # -- when there is something to guard
+
+    def _wait_for_forward(self) -> None:
+        """The last moment before a step can change anything is the first forward pass."""
+        if self._first_forward is None:
+            self._first_forward = register_module_forward_pre_hook(lambda module, args: self._begin())
+
+    def _optimizer_was_made(self) -> None:
+        """Another optimizer, another set of things to guard; nothing of the old one is kept alive."""
+        self._forget()
+        self._wait_for_forward()
+
+    def _begin(self) -> None:
+        optimizers = [
+            o for w in self._observers.optimizers.known.values() if (o := w.optimizer()) is not None
+        ]
+        if self._guard is not None or not optimizers or self.obstacle is not None:
+            return
+        if self._first_forward is not None:
+            self._first_forward.remove()
+            self._first_forward = None
+        with self._tracer.only_looking():
+            try:
+                self._make_guard(optimizers)
+            except (ValueError, TypeError, OSError) as error:
+                self.obstacle = f"{type(error).__name__}: {error}"
+
+    def _make_guard(self, optimizers: list[Optimizer]) -> None:
+        schedulers = [s for w in self._observers.schedulers.known if (s := w.scheduler()) is not None]
+        models, averages = training_parts(optimizers)
+        refuses = self._policy is not None
+        guard = ScriptGuard(
+            self._observers,
+            next(iter(models.values())) if len(models) == 1 else models,
+            optimizers,
+            refuses=refuses,
+            scheduler=[s for s in schedulers if getattr(s, "optimizer", None) in optimizers],
+            ema=averages,
+            clip_norm=self._options.clip,
+            run_dir=self._folder.open() if refuses else self._folder.start,
+            policy=self._policy or Policy(spikes="ignore"),
+            scheduler_interval="epoch",  # the script advances them
+            locate=self._options.locate != "off",
+            check_every=100 if refuses else 0,
+            snapshot_every=100 if refuses else 0,
+        )
+        guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
+        self._guard, self._loop = guard, guard.loop
+        self._detector.guarded = True
+        self._listening.enter_context(intercept(self, optimizers, None))
+        self._loop.listen_always()
+
+    def _forget(self) -> None:
+        self._listening.close()
+        if self._guard is None:
+            return
+        self._driven = None  # a loop that was left ends here, with what was refused in it
+        self.counts.add(self._guard.counters)
+        self._guard.close()
+        self._observers.history.guarded = self._detector.guarded = False
+        self._guard = self._loop = self._driving = self._driven = None
+        self._beside = []
+        gc.collect()  # models that the script has dropped must not live on in a cycle of references
+
+    # -- what the script does
+
+    def _next_batch(self, original: Any, iterator: Any) -> Any:
+        """The next batch of a DataLoader; the first loader to give one in a step is the one whose batches are steps."""
+        if threading.current_thread() is not threading.main_thread():
+            return original(iterator)  # batches fetched ahead
+        self._begin()
+        loop = self._loop
+        if loop is None:
+            return original(iterator)
+        driving = self._driving() if self._driving is not None else None
+        if driving is not None and driving is not iterator:
+            return self._batch_beside(original, iterator, loop)
+        if driving is None or self._driven is None:
+            self._driven = None  # a loop that was left ends before the next begins
+            self._driving = weakref.ref(iterator)
+            self._driven = loop.bodies(self._batches_of(weakref.ref(iterator), original))
+        with self._tracer.only_looking():
+            return self._advance(self._driven)
+
+    def _batches_of(self, iterator: weakref.ref[Any], original: Any) -> Iterator[Any]:
+        """What a DataLoader's iterator gives; it stays the script's own and ends with it."""
+        while (living := iterator()) is not None:
+            try:
+                batch = self._traced(partial(original, living))
+            except StopIteration:
+                return
+            del living
+            yield batch
+
+    def _advance(self, driven: Iterator[Any]) -> Any:
+        if not (self._loop is not None and self._loop.replaying):
+            self._beside = []
+        try:
+            return next(driven)
+        except BaseException:
+            self._driving = self._driven = None
+            raise
+
+    def _batch_beside(self, original: Any, iterator: Any, loop: WatchedLoop) -> Any:
+        """A second loader in the same step; in a replay it gives again what it gave before."""
+        if loop.replaying:
+            for position, (of, batch) in enumerate(self._beside):
+                if of is iterator:
+                    del self._beside[position]
+                    return batch
+        batch = original(iterator)
+        self._beside.append((iterator, batch))
+        del self._beside[:-_BESIDE_KEPT]
+        return batch
+
+    def _first_backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        """Of a script that trains tensors without a module: the guard is made now, too late to listen to this pass."""
+        if self._guard is None:
+            self._begin()
+            if self._loop is not None:
+                before = self.before_backward()
+                result = original(tensors, *args, **kwargs)
+                self.saw_backward(roots_of(tensors), before)
+                return result
+        return original(tensors, *args, **kwargs)
+
+    def before_backward(self) -> Any:
+        return self._loop.before_backward() if self._loop is not None else None
+
+    def saw_backward(self, roots: Sequence[Tensor], before: Any) -> None:
+        if self._loop is not None:
+            with self._tracer.only_looking():
+                if self._driven is None:
+                    self._loop.decision.put_back_aftermath()
+                reached = self._loop.saw_backward(roots, before)
+            if not reached and not self._loop.replaying:
+                self._detector.check_losses(roots)  # of tensors that no optimizer holds
+
+    def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
+        if self._loop is None or self._tracer.active:
+            return None
+        return self._loop.saw_clip(gradients)
+
+    def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
+        loop = self._loop
+        if loop is None or _scaler_skips(optimizer):
+            return step()
+        with self._tracer.only_looking():
+            value = loop.wants_step(optimizer, lambda *given: self._traced(partial(step, *given)), closure)
+            if self._driven is None:
+                loop.end_step()
+        return value
+
+    def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
+        return step()  # the scaler looks for itself; if it finds nothing it calls optimizer.step
+
+    def _traced(self, step: Callable[[], Any]) -> Any:
+        with self._tracer.following_again():
+            return step()
+
+    def _scaler_skipped(self, optimizer: Optimizer, loss_was_bad: bool) -> None:
+        """The scaler refused the step itself; buffers that its forward pass made bad are put back."""
+        loop = self._loop
+        if loop is not None and not loop.replaying:
+            with self._tracer.only_looking():
+                loop.decision.skipped_by_scaler(optimizer)
+        if loss_was_bad:  # then no smaller scale will help
+            self._detector.step_was_skipped(self._observers.history.recent[-1].step)
+
+    def _mended(self) -> None:
+        """A step that was not applied had left bad buffers."""
+        self.mended += 1
+        self._detector.buffers_were_bad(self._observers.history.step)
+
+    def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
+        self.refused += 1
+        self.actions[result.step] = result.action
+        self._detector.step_was_refused(refused.trigger, result.step, evidence)
+
+
+def _scaler_skips(optimizer: Optimizer) -> bool:
+    """A fused optimizer that a scaler steps: it skips on the device if this is not zero."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, Tensor) and bool(found.detach().sum() != 0)

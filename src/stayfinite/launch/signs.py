@@ -1,0 +1,52 @@
+"""Signs of trouble in a script that never trained: is a second, traced run worth it?"""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from stayfinite.observers.run_observers import RunObservers
+from stayfinite.replay.measure import measurable
+from stayfinite.replay.modules import living_models
+from stayfinite.replay.tracer import unfollowed
+
+_SWOLLEN = 1e10
+"""A gradient this large is born of a division by next to nothing, finite or not."""
+_MOST_TENSORS, _MOST_VALUES = 2000, 1 << 24
+
+
+def sign_of_trouble(observers: RunObservers) -> str | None:
+    """What is odd about the tensors that a script left behind; None if nothing is."""
+    with unfollowed():
+        for tensor in _living_tensors():
+            gradient = tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+            for what, value in (("a tensor", tensor), ("a gradient", gradient)):
+                if value is not None and measurable(value):
+                    sign = _sign(value.detach(), gradient=value is gradient)
+                    if sign is not None:
+                        return f"{what} of shape {tuple(value.shape)} holds {sign}"
+        if observers.replicas is not None and observers.replicas.drifted(living_models()):
+            return "copies of one model, both with gradients, have different weights"
+    return None
+
+
+def _living_tensors() -> list[torch.Tensor]:
+    plain, parameter = torch.Tensor, torch.nn.Parameter
+    found = [thing for thing in gc.get_objects() if type(thing) is plain or type(thing) is parameter]
+    return [tensor for tensor in found[:_MOST_TENSORS] if 0 < tensor.numel() <= _MOST_VALUES]
+
+
+def _sign(value: torch.Tensor, *, gradient: bool) -> str | None:
+    if not (value.is_floating_point() or value.is_complex()):
+        return None
+    if bool(torch.isnan(value).any()):
+        return "NaN"
+    if value.is_complex():
+        return None
+    value = value.float() if value.element_size() == 1 else value
+    if bool(torch.isposinf(value).any()):
+        return "Inf"  # -inf alone is a mask
+    if gradient and bool((value.abs() > _SWOLLEN).any()):
+        return f"values beyond {_SWOLLEN:g}"
+    return None

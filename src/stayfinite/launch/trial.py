@@ -1,0 +1,139 @@
+"""Trial: the script once more in a forked child, with a remedy in effect, and what became of it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stayfinite.findings.mechanism.classify import judge
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.launch import beginning, script
+from stayfinite.launch.options import Options
+from stayfinite.launch.script import ScriptEnd, run_as_main
+from stayfinite.launch.session import Session
+from stayfinite.prove.expression import ExpressionRecord
+from stayfinite.prove.trial import Plan, TrialResult
+
+
+def run_trial(options: Options, state: Path, plan: Plan, seconds: float) -> TrialResult:
+    """Fork, run the script under the tracer with the plan in effect, and give what the child tells."""
+    begun = time.monotonic()
+    exchange = state.parent / "trial.pt"
+    exchange.unlink(missing_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        try:
+            _inside(options, state, plan, exchange)
+        finally:
+            os._exit(3)
+    descriptor = os.pidfd_open(child)
+    try:
+        in_time = bool(select.select([descriptor], [], [], max(0.1, seconds))[0])
+    finally:
+        os.close(descriptor)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if exchange.exists():
+        result: TrialResult = torch.load(exchange, weights_only=False)
+    else:
+        result = TrialResult(ended="died" if in_time else "timed out")
+    result.seconds = time.monotonic() - begun
+    return result
+
+
+def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
+    os.environ[beginning.VARIABLE] = str(state)
+    asked = beginning.restore() or {}
+    if plan.until is not None:
+        asked["stop_after_step"] = plan.until
+    session = Session(_traced(options, asked))
+    record = ExpressionRecord(plan.failing, session.tracer.only_looking)
+    told = False
+
+    def tell(outcome: ScriptEnd) -> None:
+        nonlocal told
+        if told:
+            return
+        told = True
+        session.finish(outcome)
+        result = _result(session, outcome, record)
+        torch.save(result, exchange.with_suffix(".part"))
+        exchange.with_suffix(".part").replace(exchange)
+
+    leave, process = os._exit, os.getpid()
+
+    def hard_exit(code: int) -> None:
+        if os.getpid() == process:
+            tell(ScriptEnd(code))
+        leave(code)
+
+    os._exit = hard_exit  # type: ignore[assignment]
+    with ExitStack() as stack:
+        stack.enter_context(record.in_effect())
+        _install(plan.texts)
+        session.start()
+        for remedy in plan.remedies:
+            context = remedy.applied()
+            if context is not None:
+                stack.enter_context(context)
+        outcome = run_as_main(options.target, options.arguments, module=options.module)
+    tell(outcome)
+    leave(0)
+
+
+def _traced(options: Options, asked: dict[str, Any]) -> Options:
+    known = {key: asked[key] for key in ("trace_from_step", "stop_after_step") if key in asked}
+    return replace(options, traced=True, locate="off", output=None, run_dir=None, **known)
+
+
+def _install(texts: dict[str, str]) -> None:
+    """These files are read as these texts, by the script itself and by imports."""
+    if not texts:
+        return
+    original: Callable[..., Any] = SourceFileLoader.get_code
+
+    def get_code(loader: Any, fullname: str) -> Any:
+        text = texts.get(os.path.realpath(loader.path))
+        return (
+            original(loader, fullname)
+            if text is None
+            else compile(text, loader.path, "exec", dont_inherit=True)
+        )
+
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]
+    script.REPLACED.update(texts)
+    for file, text in texts.items():
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+
+
+def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> TrialResult:
+    failures = []
+    for suspicion in session.failures():
+        step = suspicion.evidence or FailedStep(suspicion.step, "state", suspicion.kind)
+        failures.append(replace(step, judged=judge(step)))
+    error = outcome.error
+    return TrialResult(
+        failures=failures,
+        error=f"{type(error).__name__}: {error}"[:300] if error is not None else None,
+        losses=[(r.step, r.loss) for r in session.history.whole if r.loss is not None],
+        steps=session.history.step,
+        values=record.values,
+        learns=record.learns,
+        applied=session.history.updates,
+    )

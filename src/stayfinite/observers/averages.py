@@ -1,0 +1,128 @@
+"""Observes copies of models and of their weights: whether a copy in half precision moves when it is written to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stayfinite.findings.subjects.run_record import AverageFacts, Place
+from stayfinite.observers.history import here
+from stayfinite.replay import Tracer
+from stayfinite.replay.float32 import HALF
+from stayfinite.replay.measure import is_plain
+from stayfinite.replay.tracer import unfollowed
+
+_SAMPLED = 64  # values of each parameter that are remembered
+_KEPT = 16
+_OFTEN = 20
+
+
+@dataclass(slots=True)
+class _ModelCopy:
+    source: weakref.ref[torch.nn.Module]
+    copy: weakref.ref[torch.nn.Module]
+    made: Place
+    begun_with: dict[str, torch.Tensor]  # a few values of each parameter when it was made
+
+
+class AverageObserver:
+    """Copies of modules, and a few of their values when they were made."""
+
+    def __init__(self, tracer: Tracer | None) -> None:
+        self._tracer = tracer
+        self._copies: list[_ModelCopy] = []
+        self._trained: list[
+            tuple[weakref.ref[torch.Tensor], torch.Tensor]
+        ] = []  # and a sample from the beginning
+
+    def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
+        if steps == 0:
+            with unfollowed():
+                self._trained += [
+                    (weakref.ref(p), _some(p))
+                    for group in optimizer.param_groups
+                    for p in group["params"]
+                    if _is_usable(p)
+                ]
+
+    def after_update(self, optimizer: torch.optim.Optimizer, loss: float | None) -> None:
+        """Nothing: an average is judged when the run is over."""
+
+    def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nothing either."""
+
+    def copied(self, source: Any, result: Any) -> None:
+        if not isinstance(source, torch.nn.Module) or not isinstance(result, torch.nn.Module):
+            return
+        if len(self._copies) < _KEPT and not torch.compiler.is_compiling():
+            with unfollowed():
+                begun = {name: _some(p) for name, p in result.named_parameters() if _is_usable(p)}
+            self._copies.append(_ModelCopy(weakref.ref(source), weakref.ref(result), here(), begun))
+
+    def facts(self) -> tuple[AverageFacts, ...]:
+        """Copies in half precision that are still there and were written to."""
+        with unfollowed():
+            return (*self._half_copies(), *self._half_tensors())
+
+    def _half_copies(self) -> Iterator[AverageFacts]:
+        for known in self._copies:
+            source, copy = known.source(), known.copy()
+            if source is None or copy is None:
+                continue
+            now, trained = dict(copy.named_parameters()), dict(source.named_parameters())
+            writes, values, still, source_moved = 0, 0, 0, 0
+            dtype = ""
+            for name, before in known.begun_with.items():
+                if name not in now or name not in trained or now[name].dtype not in HALF:
+                    continue
+                value, original = now[name], trained[name]
+                if original.shape != value.shape:
+                    continue
+                writes, dtype = max(writes, value._version), str(value.dtype).removeprefix("torch.")
+                rounded = before.to(value.dtype)
+                values += rounded.numel()
+                still += int((_some(value) == rounded).sum())
+                source_moved += int((_some(original).to(value.dtype) != rounded).sum())
+            if values:
+                yield AverageFacts(dtype, writes, values, still, source_moved, known.made)
+
+    def _half_tensors(self) -> Iterator[AverageFacts]:
+        """Averages kept as plain tensors: as often written to as an average is, of the shape of a weight."""
+        living = [
+            t
+            for t in gc.get_objects()
+            if type(t) is torch.Tensor and t.dtype in HALF and _is_usable(t) and t._version >= _OFTEN
+        ]
+        values = still = moved = 0
+        first: torch.Tensor | None = None
+        for reference, begun in self._trained if living else ():
+            parameter = reference()
+            for tensor in living if parameter is not None else ():
+                rounded = begun.to(tensor.dtype)
+                if parameter is None or tensor.shape != parameter.shape or tensor.device != parameter.device:
+                    continue
+                same = int((_some(tensor) == rounded).sum())
+                if 2 * same > rounded.numel():  # it began as this weight, and most of it is still that
+                    first = tensor if first is None else first
+                    values, still = values + rounded.numel(), still + same
+                    moved += int((_some(parameter).to(tensor.dtype) != rounded).sum())
+                    break
+        if first is not None:
+            site = self._tracer.written_at(first) if self._tracer is not None else None
+            made = Place(site.file, site.line, site.source) if site is not None else Place()
+            dtype = str(first.dtype).removeprefix("torch.")
+            yield AverageFacts(dtype, first._version, values, still, moved, made)
+
+
+def _is_usable(parameter: torch.Tensor) -> bool:
+    return is_plain(parameter) and parameter.is_floating_point() and parameter.numel() > 0
+
+
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().flatten()
+    return flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED].clone()

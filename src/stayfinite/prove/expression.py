@@ -1,0 +1,120 @@
+"""ExpressionRecord: the values of one expression, execution by execution, and whether its failing part still learns."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+
+LOOKS = "__stayfinite_value__"  # the name by which an edited source hands its value over
+_BYTES_KEPT = 64 << 20
+_NODES_WALKED = 20_000
+
+
+class ExpressionRecord:
+    """Keeps what an expression gave; given the failing places of the untouched run, asks what they depend on."""
+
+    def __init__(
+        self,
+        failing: Sequence[Tensor | None] = (),
+        quietly: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.values: list[Tensor] = []
+        self.learns: bool | None = None  # whether something trained gets a gradient from the failing places
+        self._failing, self._quietly, self._bytes, self._count = failing, quietly, 0, 0
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            with self._quietly():
+                self._note(value)
+        return value
+
+    def _note(self, value: Tensor) -> None:
+        size = value.numel() * value.element_size()
+        if self._bytes + size <= _BYTES_KEPT:
+            self._bytes += size
+            self.values.append(value.detach().cpu().clone())
+        where = self._failing[self._count] if self._count < len(self._failing) else None
+        self._count += 1
+        if where is not None and value.requires_grad and where.shape == value.shape and self.learns is None:
+            self.learns = _reaches_a_leaf(value, where.to(value.device))
+
+    @contextmanager
+    def in_effect(self) -> Iterator[None]:
+        """While entered, the edited source finds this record."""
+        setattr(builtins, LOOKS, self)
+        try:
+            yield
+        finally:
+            delattr(builtins, LOOKS)
+
+
+def looked_at(expression: str) -> str:
+    """The expression, with its value handed over."""
+    return f"{LOOKS}({expression})"
+
+
+def _reaches_a_leaf(value: Tensor, where: Tensor) -> bool:
+    """Whether the value at these places depends on anything that is trained, by a finite gradient that is not 0."""
+    leaves = _leaves(value)
+    if not leaves:
+        return False
+    seed = where.to(value.dtype)
+    gradients = _engine_run_backward(
+        (value,), (seed,), True, False, leaves, allow_unreachable=True, accumulate_grad=False
+    )
+    return any(
+        gradient is not None and bool(torch.isfinite(gradient).all()) and bool((gradient != 0).any())
+        for gradient in gradients
+    )
+
+
+def _leaves(value: Tensor) -> tuple[Tensor, ...]:
+    """Everything trained that the value was computed from."""
+    found: dict[int, Tensor] = {}
+    waiting, seen = [value.grad_fn], set[Any]()
+    while waiting and len(seen) < _NODES_WALKED:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found[id(variable)] = variable
+        waiting.extend(following for following, _ in node.next_functions)
+    if not found and value.is_leaf and value.requires_grad:
+        found[id(value)] = value
+    return tuple(found.values())
+
+
+def distortion(
+    before: Sequence[Tensor], after: Sequence[Tensor], failing: Sequence[Tensor | None], upto: int
+) -> float | None:
+    """How far values that do not fail moved, relative to their size; None if nothing compares.
+
+    Executions are compared until the first that moved beyond rounding: a training that took another way from there
+    on says nothing about the expression.
+    """
+    worst: float | None = None
+    for old, new, bad in list(zip(before, after, failing, strict=False))[: upto + 1]:
+        if old.shape != new.shape or not old.is_floating_point() or not new.is_floating_point():
+            continue
+        kept = torch.isfinite(old) if bad is None else torch.isfinite(old) & ~bad
+        if not bool(kept.any()):
+            continue
+        one, two = old[kept].double(), new[kept].double()
+        if not bool(torch.isfinite(two).all()):
+            return float("inf")
+        size = one.abs() + one.square().mean().sqrt()
+        moved = torch.where(one == two, 0.0, (one - two).abs() / size.clamp_min(1e-300))
+        rounding = 8 * torch.finfo(old.dtype).eps
+        here = float(moved.max())
+        worst = max(worst or 0.0, 0.0 if here <= rounding else here)
+        if worst > 0.0:
+            break
+    return worst

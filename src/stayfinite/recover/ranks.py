@@ -1,0 +1,118 @@
+"""Ranks: all of them act together. Every rank learns every rank's numbers in one small collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class RankLost(RuntimeError):
+    """Another rank has died, or did not come to the decision that all ranks take together."""
+
+
+def world_size() -> int:
+    """1 where torch.distributed is not in use."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's rank; 0 where torch.distributed is not in use."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+class Ranks:
+    """The ranks that train these models together, in a process group of the guard's own.
+
+    Under `DistributedDataParallel.join()` ranks make different numbers of steps, and nobody answers a rank that asks
+    once more than the others. There each decides alone, from gradients that are averaged and so the same everywhere.
+    """
+
+    def __init__(self, device: torch.device, models: Iterable[nn.Module]) -> None:
+        self._device, self._models = device, list(models)
+        self._group: Any = None
+
+    @property
+    def joined_unevenly(self) -> bool:
+        """Some model has been given to torch's `Join`."""
+        configs = (getattr(model, "_join_config", None) for model in self._models)
+        return any(config is not None and config.enable for config in configs)
+
+    @property
+    def apart(self) -> bool:
+        """There are other ranks, but not at every step."""
+        return world_size() > 1 and self.joined_unevenly
+
+    @property
+    def together(self) -> bool:
+        """There are other ranks, and they come to every decision."""
+        return world_size() > 1 and not self.joined_unevenly
+
+    def gather(self, numbers: Tensor) -> Tensor:
+        """A (ranks, len(numbers)) table with one row a rank, the same on every rank; no transfer to the host."""
+        if not self.together:
+            return numbers.unsqueeze(0)
+        row = numbers.contiguous()
+        flat = torch.empty(
+            world_size() * row.numel(), dtype=row.dtype, device=row.device
+        )  # gloo takes no other shape
+        # The older name warns from torch 2.13 on.
+        all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        try:
+            if self._group is None:
+                self._group = dist.new_group(timeout=_timeout(row.device))
+            all_gather(flat, row, group=self._group)
+        except RuntimeError as error:
+            raise RankLost(
+                f"rank {rank()}: another rank has died, or did not come to this step's decision in time "
+                f"({_first_line(error)}). Look at the last words of the other ranks"
+            ) from error
+        return flat.view(world_size(), -1)
+
+    def gathering(self) -> Callable[[Tensor], Tensor] | None:
+        """`gather`, or None where there is nobody to gather from."""
+        return self.gather if self.together else None
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if it is true on one: what one rank sees, all must act on. All must ask."""
+        if not self.together:
+            return flag
+        return bool(self.gather(torch.tensor([float(flag)], device=self._device)).any())
+
+    def union(self, names: Sequence[str]) -> list[str]:
+        """The names that any rank gives, first rank first; the same on every rank."""
+        texts = (text.decode() for text in self._texts("\0".join(names).encode()))
+        return list(dict.fromkeys(name for text in texts if text for name in text.split("\0")))
+
+    def share(self, mine: bytes | None, first: int | None = None) -> bytes | None:
+        """What one rank has, for all: rank `first`'s if it has any, else that of the lowest rank that has."""
+        texts = self._texts(mine or b"")
+        order = [*([first] if first is not None and first < len(texts) else []), *range(len(texts))]
+        return next((texts[number] for number in order if texts[number]), None)
+
+    def _texts(self, mine: bytes) -> list[bytes]:
+        """Every rank's, of whatever length."""
+        if not self.together:
+            return [mine]
+        own = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
+        lengths = self.gather(torch.tensor([own.numel()], device=self._device)).flatten().tolist()
+        if not any(lengths):
+            return [b""] * len(lengths)
+        padded = torch.zeros(max(lengths), dtype=torch.uint8, device=self._device)  # all rows of one length
+        padded[: own.numel()] = own
+        rows = self.gather(padded).tolist()
+        return [bytes(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+
+
+def _timeout(device: torch.device) -> timedelta | None:
+    """As long as the script's own group waits, and no shorter: ranks may evaluate or load alone for many minutes."""
+    backend = dist.group.WORLD._get_backend(device) if dist.group.WORLD is not None else None
+    return getattr(getattr(backend, "options", None), "_timeout", None)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,55 @@
+"""The double where: the unsafe place is replaced before the op as well, so that no gradient is computed there."""
+
+from __future__ import annotations
+
+import ast
+
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.source import Edit, argument, called, is_pure, with_argument
+
+_POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
+
+
+class DoubleWhere(Remedy):
+    """op(where(x is safe, x, 1)): exact wherever the op is defined, and no 0 x Inf in the gradient."""
+
+    name = "double-where"
+    sentence = "replace the unsafe elements before the operation too, not only behind it"
+    kinds = frozenset({Kind.HIDDEN, Kind.ROOT_GRADIENT_AT_ZERO})
+    rank = 1
+
+    def fits(self, case: Case) -> bool:
+        return case.kind is Kind.HIDDEN
+
+    def edits(self, case: Case) -> list[Edit]:
+        site = case.site
+        assert site is not None
+        if not site.torch:
+            return []
+        found: list[Edit] = []
+        for node in site.here():
+            unsafe: ast.expr | None = None
+            index, condition = 0, "{x} > 0"
+            if isinstance(node, ast.Call) and called(node) in _POSITIVE:
+                unsafe = argument(node, site)
+                condition = "{x} > -1" if called(node) == "log1p" else condition
+            elif (
+                isinstance(node, ast.BinOp)
+                and isinstance(node.op, ast.Pow)
+                and not isinstance(node.right, ast.Constant)
+            ):
+                unsafe = node.left
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+                whole = isinstance(node.right, ast.Constant) and float(node.right.value) >= 1  # type: ignore[arg-type]
+                unsafe = None if whole else node.left
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                unsafe, index, condition = node.right, 1, "{x} != 0"
+            if unsafe is None or isinstance(unsafe, ast.Constant) or not is_pure(unsafe):
+                continue
+            x = site.code(unsafe)
+            safe = f"{site.torch}.where({condition.format(x=site.term(unsafe))}, {x}, {site.torch}.ones_like({x}))"
+            text = with_argument(node, site, index, safe)
+            if text is not None:
+                found.append(site.replace(node, text))
+        return found

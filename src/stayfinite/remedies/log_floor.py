@@ -1,0 +1,55 @@
+"""A floor under a logarithm, far below every healthy value."""
+
+from __future__ import annotations
+
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.remedies.floors import margin, smallest
+from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.source import Edit, argument, called, with_argument
+
+_LOGS = ("log", "log2", "log10", "log1p", "logit")
+_KINDS = frozenset({
+    Kind.LOG_OF_ZERO, Kind.FREQUENCY_ZERO, Kind.EPS_VANISHED, Kind.RATIO_INTO_LOG, Kind.SCALE_NOT_POSITIVE,
+})  # fmt: skip
+
+
+class LogFloor(Remedy):
+    """log(x.clamp_min(tiny)): exact for every healthy value; no gradient where the floor holds."""
+
+    name = "log-floor"
+    sentence = "clamp the argument of the logarithm to a floor that the dtype can represent"
+    kinds = _KINDS
+    rank = 4
+
+    def edits(self, case: Case) -> list[Edit]:
+        return _with(case, lambda text, floor: f"{text}.clamp_min({floor})")
+
+
+class LogEps(Remedy):
+    """log(x + eps): the failing element keeps a gradient; healthy values move by eps / x."""
+
+    name = "log-eps"
+    sentence = "add an eps that the dtype can represent inside of the logarithm"
+    kinds = _KINDS
+    rank = 5
+
+    def edits(self, case: Case) -> list[Edit]:
+        return _with(case, lambda text, floor: f"{text} + {floor}", add=True)
+
+
+def _with(case: Case, change: object, *, add: bool = False) -> list[Edit]:
+    site = case.site
+    assert site is not None and callable(change)
+    found: list[Edit] = []
+    for node in site.calls(*_LOGS):
+        inside = argument(node, site)
+        if inside is None:
+            continue
+        if called(node) == "log1p":
+            floor = f"-1 + {margin(case)}" if not add else margin(case)
+        else:
+            floor = smallest(case) if not add else margin(case)
+        text = with_argument(node, site, 0, change(site.term(inside), floor))
+        if text is not None:
+            found.append(site.replace(node, text))
+    return found

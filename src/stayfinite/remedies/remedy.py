@@ -1,0 +1,123 @@
+"""Remedy: a change that may cure a birth, found by its mechanism. One file in this package is one remedy."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import ClassVar
+
+import stayfinite.remedies as package
+from stayfinite.findings.mechanism.kind import Judged, Kind, Mechanism
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.remedies.source import Edit, SourceSite
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A birth as a remedy sees it: what happened, where, and the source of that place."""
+
+    step: FailedStep
+    birth: TracedBirth
+    how: Mechanism
+    site: SourceSite | None = None  # None: no line of source is known
+
+    @property
+    def kind(self) -> Kind:
+        return self.how.kind
+
+    @property
+    def op(self) -> str:
+        """The forward op, also of a birth in the backward pass."""
+        return self.birth.forward_name or self.birth.op
+
+    @property
+    def call(self) -> str:
+        """The function that was called there, without its module: normalize, log, truediv."""
+        return self.birth.birth.call.rpartition(".")[2].strip("_")
+
+    @property
+    def operand(self) -> Operand | None:
+        return self.how.operand
+
+    @property
+    def in_half(self) -> bool:
+        half = ("float16", "bfloat16")
+        return self.birth.is_half or any(o.dtype in half for o in self.birth.operands)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the expression of the birth may be called in the source."""
+        return tuple(dict.fromkeys((self.call, self.op)))
+
+
+class Remedy:
+    """One remedy. A subclass gives `edits` (of the source at the birth) or `applied` (around the whole run)."""
+
+    name: ClassVar[str]  # "log-space"
+    sentence: ClassVar[str]  # what to do, to a person
+    kinds: ClassVar[frozenset[Kind]]
+    popular: ClassVar[bool] = False  # what forums recommend for anything: shown when it fails
+    rank: ClassVar[int] = 5  # among proved ones of equal distortion the smaller goes first: exact forms 1
+    universal: ClassVar[bool] = False  # helps against anything (a batch left out), so it is no control
+    trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
+
+    def fits(self, case: Case) -> bool:
+        """Whether it may cure this birth, by its mechanism."""
+        return case.kind in self.kinds
+
+    def edits(self, case: Case) -> list[Edit]:
+        """Edits of the source; none if it is not written in a way that this remedy knows."""
+        return []
+
+    def applied(self) -> AbstractContextManager[None] | None:
+        """For a remedy that is no edit: in effect while entered."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """A remedy for one birth, ready to be tried."""
+
+    remedy: Remedy
+    file: str | None = None
+    edits: tuple[Edit, ...] = field(default=())
+
+
+@cache
+def all_remedies() -> tuple[Remedy, ...]:
+    """Every remedy of this package, by name."""
+    found: dict[str, Remedy] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
+            if isinstance(value, type) and issubclass(value, Remedy) and "name" in vars(value):
+                found[value.name] = value()
+    return tuple(found[name] for name in sorted(found))
+
+
+def prescriptions(case: Case, *, fitting: bool = True) -> Iterator[Prescription]:
+    """The remedies that can be tried on this birth: those that fit its mechanism, or those that do not."""
+    for remedy in all_remedies():
+        if remedy.fits(case) is not fitting:
+            continue
+        edits = tuple(remedy.edits(case)) if case.site is not None else ()
+        if edits and case.site is not None:
+            yield Prescription(remedy, case.site.file, edits)
+        elif remedy.applied() is not None:
+            yield Prescription(remedy)
+
+
+def case_of(step: FailedStep, judged: Judged, text: str | None) -> Case:
+    """The case of one birth; `text` is the source of its file."""
+    birth = judged.birth.birth
+    site = None
+    if text is not None and birth.file is not None and birth.line is not None:
+        try:
+            site = SourceSite(birth.file, text, birth.line)
+        except (SyntaxError, ValueError):
+            site = None
+    return Case(step, judged.birth, judged.how, site)

@@ -1,0 +1,32 @@
+"""Sharded tensors: the part of a DTensor that this rank holds. Plain tensors are their own part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """A DTensor: fully_shard, tensor parallelism. Asked by what it can do, so that nothing has to be imported."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part, in the same memory: what is written into it is written into the tensor."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    with torch.no_grad():
+        part: Tensor = sharded.to_local()
+    return part
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A number that is spread over the ranks, as every rank's own: all ranks must ask."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor
+    full: Tensor = sharded.full_tensor()
+    return full

@@ -1,0 +1,85 @@
+"""Two ranks with sharded state (fully_shard) or uneven inputs (join): guarded, healthy and not, without a hang."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from guard.sharded_ranks import BAD_RANK, BAD_STEP
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
+SCRIPT = Path(__file__).with_name("sharded_ranks.py")
+TRAININGS = [
+    f"{parallel} {how}"
+    for parallel, faults in (("shard", ["nan"]), ("join", ["nan", "late"]))
+    for how in (
+        "plain",
+        "step",
+        "watch",
+        *(f"{way} {fault}" for way in ("step", "watch") for fault in faults),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Both ranks' reports of every training, from one pair of processes."""
+    folder = tmp_path_factory.mktemp("sharded")
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(rank), str(folder), *TRAININGS],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    ended = []
+    for child in children:
+        try:
+            ended.append(child.communicate(timeout=240))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            ended.append((child.communicate()[0], "it waited for the other rank for ever"))
+    zero, one = ([json.loads(line) for line in output.splitlines()] for output, _ in ended)
+    assert len(zero) == len(one) == len(TRAININGS), [errors[-2000:] for _, errors in ended]
+    return {name: [zero[index], one[index]] for index, name in enumerate(TRAININGS)}
+
+
+@pytest.mark.parametrize("parallel", ["shard", "join"])
+@pytest.mark.parametrize("how", ["step", "watch"])
+def test_a_healthy_run_has_the_bits_of_an_unguarded_one(reports: Any, parallel: str, how: str) -> None:
+    plain, guarded = reports[f"{parallel} plain"], reports[f"{parallel} {how}"]
+    assert [report["weights"] for report in guarded] == [report["weights"] for report in plain]
+    assert [report["skipped"] for report in guarded] == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["step", "watch"])
+def test_a_bad_batch_of_one_rank_is_refused_by_both_and_named_by_rank_0(reports: Any, how: str) -> None:
+    zero, one = reports[f"shard {how} nan"]
+    assert zero["finite"] and one["finite"]  # the layer that is not sharded is each rank's own
+    assert [zero["skipped"], one["skipped"]] == [1, 1]
+    incident = zero["incident"]
+    assert (incident["step"], incident["rank"], incident["world_size"]) == (BAD_STEP, BAD_RANK, 2)
+    assert incident["findings"][0]["code"] == "DAT001" and incident["birth"]["samples"] == [2]
+
+
+@pytest.mark.parametrize("how", ["step", "watch"])
+def test_ranks_with_uneven_inputs_neither_hang_nor_part(reports: Any, how: str) -> None:
+    zero, one = reports[f"join {how} nan"]
+    assert zero["weights"] == one["weights"] and zero["finite"]
+    assert [zero["skipped"], one["skipped"]] == [1, 1]
+    zero, one = reports[f"join {how} late"]  # the other rank has run out of batches by then
+    assert zero["weights"] == one["weights"] and zero["finite"]
+    assert [zero["skipped"], one["skipped"]] == [0, 1]
+
+
+def test_a_file_with_one_rank_s_shards_is_not_written(reports: Any) -> None:
+    assert all("sharded over several ranks" in report["not_saved"] for report in reports["shard step"])
+    assert not any("not_saved" in report for report in reports["join step"])

@@ -1,0 +1,97 @@
+"""Resumes as real scripts make them: renamed files, files in memory, several optimizers, rollbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from stayfinite.observers.run_observers import RunObservers
+
+Parts = tuple[torch.nn.Module, torch.optim.Optimizer]
+
+
+@pytest.fixture
+def observers() -> Iterator[RunObservers]:
+    found = RunObservers()
+    found.install()
+    yield found
+    found.remove()
+
+
+def build() -> Parts:
+    net = torch.nn.Linear(3, 1)
+    return net, torch.optim.Adam(net.parameters(), 1e-2)
+
+
+def train(parts: Parts, observers: RunObservers, losses: list[float]) -> None:
+    net, opt = parts
+    for loss in losses:
+        opt.zero_grad()
+        net(torch.ones(3)).sum().backward()
+        observers.history.running.losses = [loss]
+        opt.step()
+
+
+def test_a_renamed_file_is_known_again(observers: RunObservers, tmp_path: Path) -> None:
+    net, opt = build()
+    train((net, opt), observers, [float(i) for i in range(1, 41)])
+    torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, tmp_path / "part")
+    (tmp_path / "part").rename(tmp_path / "whole")
+    train((net, opt), observers, [50.0, 51.0])
+    again = build()
+    state = torch.load(tmp_path / "whole")
+    again[0].load_state_dict(state["net"])
+    again[1].load_state_dict(state["opt"])
+    train(again, observers, [7.0, 8.0, 9.0])
+    (resume,) = observers.resumes.facts()
+    assert resume.before == tuple(float(i) for i in range(9, 41))
+    assert resume.went_on == (50.0, 51.0)
+    assert resume.after == (7.0, 8.0, 9.0)
+    assert resume.saved_optimizer
+    assert resume.optimizer_loaded
+    assert resume.has_moments
+    assert resume.rate_saved == resume.rate_used == 1e-2
+    assert "torch.save" in (resume.saved.source or "")
+    assert "torch.load" in (resume.loaded.source or "")
+
+
+def test_weights_alone_and_a_scheduler(observers: RunObservers) -> None:
+    first = build()
+    schedule = torch.optim.lr_scheduler.StepLR(first[1], 100)
+    train(first, observers, [1.0] * 12)
+    for _ in range(12):
+        schedule.step()
+    second = build()
+    other = torch.optim.lr_scheduler.StepLR(second[1], 100)
+    second[0].load_state_dict(first[0].state_dict())
+    other.load_state_dict(schedule.state_dict())
+    train(second, observers, [1.0] * 3)
+    (resume,) = observers.resumes.facts()
+    assert resume.scheduler_epoch == 12
+    assert not resume.has_moments
+    assert not resume.optimizer_loaded
+    assert resume.adaptive
+    assert resume.saved.line is None
+    assert "other.load_state_dict" in (resume.loaded.source or "")
+
+
+def test_going_back_is_no_resume_and_twins_are_not_guessed(observers: RunObservers, tmp_path: Path) -> None:
+    net, opt = build()
+    twin = build()
+    for parts in ((net, opt), twin):
+        train(parts, observers, [1.0] * 12)
+    torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, tmp_path / "both")
+    state = torch.load(tmp_path / "both")
+    net.load_state_dict(state["net"])
+    opt.load_state_dict(state["opt"])
+    train((net, opt), observers, [1.0] * 3)
+    assert observers.resumes.facts() == ()
+    again = build()
+    again[0].load_state_dict(torch.load(tmp_path / "both")["net"])
+    train(again, observers, [1.0] * 3)
+    (resume,) = observers.resumes.facts()
+    assert resume.before == ()
+    assert resume.rate_saved is None
