@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from stayfinite.data import Expectation, examine_data
 from stayfinite.findings import Finding, Severity
-from stayfinite.findings.subjects.data_set import Use
+from stayfinite.findings.subjects.data_set import DataArray, Use
 
 ROWS, WIDTH = 5000, 32
 NAN = float("nan")
@@ -319,3 +319,46 @@ def test_repeats_among_very_many_rows(tmp_path: Path) -> None:
     values[449_000], values[17] = values[100_000], values[16]
     found = by_code(examine_data(str(save_npy(tmp_path / "embeddings.npy", values)), jobs=2).findings)
     assert found["DAT026"].evidence["pairs"] == [["17", "16"], ["449000", "100000"]]
+
+
+def _found(path: Path, rows: torch.Tensor) -> DataArray:
+    np.save(path, rows.numpy())
+    return examine_data(str(path)).data.arrays[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_duplicates_are_found_where_the_middles_of_rows_do_not_tell_them_apart(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(3000, 768).to(dtype)
+    rows[2000], rows[2001] = rows[7], rows[7]
+    rows[2001, 0] += 1  # between two equal rows one that differs outside the middle
+    rows[2002] = rows[7]
+    found = _found(tmp_path / "few.npy", rows)
+    assert (found.duplicates.first, found.duplicate_of) == ([2000, 2002], [7, 2000])
+    rows[:, 300:500] = 0  # no two of them differ there
+    found = _found(tmp_path / "all.npy", rows)
+    assert (found.duplicates.first, found.duplicate_of) == ([2000, 2002], [7, 2000])
+    rows = torch.randn(60_000, 264).to(dtype)
+    rows[5000:29_000, 100:200], rows[35_000:, 100:200] = 1, 2  # not to be seen in the first rows
+    rows[59_000] = rows[40_000]
+    found = _found(tmp_path / "late.npy", rows)
+    assert (found.duplicates.first, found.duplicate_of) == ([59_000], [40_000])
+
+
+@pytest.mark.parametrize("width", [2, 3, 5, 768])
+def test_zeros_of_both_signs_are_a_zero_row_and_narrow_rows_count(width: int, tmp_path: Path) -> None:
+    rows = torch.randn(200, width).half()
+    rows[3], rows[150] = 0, 0.5
+    rows[3, ::2] *= -1
+    found = _found(tmp_path / "x.npy", rows)
+    assert (found.zero.first, found.constant.first) == ([3], [150])
+
+
+def test_an_array_in_column_order_is_read_twice_at_most(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((4000, 100)).astype("float32")
+    rows[2000:] = rows[:2000]
+    np.save(tmp_path / "x.npy", np.asfortranarray(rows))
+    found = examine_data(str(tmp_path / "x.npy"), jobs=2).data.arrays[0]
+    assert found.duplicates.count == 2000 and found.duplicate_of[0] == 0

@@ -116,6 +116,27 @@ def _faults(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]
 
 
 @needs_overlay
+def test_a_plain_loop_survives_and_its_torn_save_is_shown(tmp_path: Path) -> None:
+    in_place = _PLAIN_ATOMIC.replace('"last.pt.tmp")\n', '"last.pt")\n').replace(
+        '        os.replace("last.pt.tmp", "last.pt")\n', ""
+    )
+    assert "tmp" not in in_place
+    done = _drill(tmp_path, in_place, "--format", "json")
+    faults = _faults(done)
+    assert done.returncode == 1
+    for name in ("nan batch", "inf gradient", "bad update"):
+        answers = (faults[name]["caught_by"], faults[name]["undone"], faults[name]["survived"])
+        assert answers == ("stayfinite", "yes", "yes")
+        assert faults[name]["compared"] == dict.fromkeys(
+            ("parameters", "buffers", "optimizer state", "averages"), True
+        )
+    assert faults["kill while saving"]["survived"] == "no"
+    assert "last.pt is damaged" in faults["kill while saving"]["details"][0]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]  # nothing of the drill stays
+
+
+@pytest.mark.long
+@needs_overlay
 def test_a_plain_loop_with_an_average_and_an_atomic_save_survives_everything(tmp_path: Path) -> None:
     done = _drill(tmp_path, _PLAIN_ATOMIC, "--format", "json")
     faults = _faults(done)
@@ -134,6 +155,7 @@ def test_a_plain_loop_with_an_average_and_an_atomic_save_survives_everything(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]  # nothing of the drill stays
 
 
+@pytest.mark.long
 @needs_overlay
 def test_a_checkpoint_that_is_written_in_place_is_shown_damaged(tmp_path: Path) -> None:
     done = _drill(tmp_path, _LOADER_TORN, "5", "--format", "json")
@@ -146,6 +168,7 @@ def test_a_checkpoint_that_is_written_in_place_is_shown_damaged(tmp_path: Path) 
     assert not (tmp_path / "model.pt").exists()
 
 
+@pytest.mark.long
 @needs_overlay
 def test_what_a_scaler_catches_is_said_to_be_the_scalers(tmp_path: Path) -> None:
     done = _drill(tmp_path, _SCALER)
@@ -172,6 +195,10 @@ def test_nothing_to_drill_is_one_sentence(tmp_path: Path) -> None:
     none = _drill(tmp_path, _HEAD + "nn.Linear(2, 1)(torch.ones(1, 2))\n")
     assert none.returncode == 2
     assert "makes no optimizer step" in none.stderr
+
+
+@pytest.mark.long
+def test_too_few_updates_to_drill_is_one_sentence(tmp_path: Path) -> None:
     short = _drill(tmp_path, _SCALER.replace("range(30)", "range(2)"))
     assert short.returncode == 2
     assert "makes only 2 updates, and the drill begins after 3" in short.stderr

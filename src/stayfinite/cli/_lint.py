@@ -60,6 +60,10 @@ def run(request: Request) -> int:
     report.findings = output.chosen(report.findings)
     for sentence in report.unreadable:
         click.echo(f"not linted: {sentence}", err=True)
+    if not (report.files or report.unreadable or request.exclude or settings.exclude):
+        named = ", ".join(request.paths)
+        click.echo(f"Error: {named}: no Python source and no configuration to lint", err=True)
+        return 2
     if request.preset is not None:
         return _propose(report, request.preset, output)
     made = fixes.changes(report.findings)

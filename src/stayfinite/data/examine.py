@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from stayfinite.data import fit
+from stayfinite.data.repeated import by_whole_rows, parts_suffice
 from stayfinite.data.rows import RowState, Watch, duplicates, merge, update
 from stayfinite.data.uses import use_of
 from stayfinite.findings import Finding, Severity, examine, worst_first
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _UNIT = 64 << 20
 _MOST_ROWS = 30_000_000
 _MOST_COMPARED = 20_000
+_MOST_BYTES_COMPARED = 256 << 20
 _MOST_HELD = 4_000_000
 """Labels, lengths and boxes up to so many values are held whole, to be compared with each other."""
 
@@ -165,7 +167,8 @@ def _watch(kind: Use, expected: Expectation, array: StoredArray) -> Watch:
         watch = replace(watch, duplicates=False)
     if len(array.shape) < 2 and not array.columns:
         watch = replace(watch, samples=False)
-    return watch
+    part = watch.duplicates and watch.samples and not array.columns and parts_suffice(array)
+    return replace(watch, part=part)
 
 
 def _finished(
@@ -183,6 +186,8 @@ def _finished(
     if state.still is not None and state.rows > 1:
         made.constant_columns = state.still.tolist()
     pairs = duplicates(state)
+    if state.part:
+        pairs = by_whole_rows(array, pairs)
     if pairs:
         _confirm(made, pairs, array, chosen)
     if array.rows is not None and array.rows > _MOST_ROWS:
@@ -215,7 +220,8 @@ def _confirm(
     made: DataArray, pairs: list[tuple[int, int]], array: StoredArray, chosen: list[int] | None
 ) -> None:
     """Compare rows with the same fingerprint value by value; zero rows are reported as such, not as duplicates."""
-    looked = pairs[:_MOST_COMPARED]
+    most = _MOST_BYTES_COMPARED // max(1, 2 * _bytes(array) // max(made.rows, 1))
+    looked = pairs[: max(1, min(_MOST_COMPARED, most))]
     rows = _fetch(array, {row for pair in looked for row in pair}, chosen)
     found = [
         (row, other)

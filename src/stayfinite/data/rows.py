@@ -1,6 +1,6 @@
 """RowState: blocks of rows in, what they hold sample by sample out. `update` takes a block, `merge` joins two states.
 
-Made for the speed of the disk: one pass for the range (NaN and Inf cannot hide from it), one sum of the rows' bits for
+Made for the speed of the disk: one pass for the range (NaN and Inf cannot hide from it), a sum of bits of each row for
 duplicates; everything else looks closer only where these, or a few probed columns, give a reason.
 """
 
@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stayfinite.data.repeated import fingerprints, repeated
 from stayfinite.findings.subjects.data_set import Samples
 from stayfinite.readers.checkpoint.measure import bounds, comparable
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 _PEAKS = 33
-_NARROW = 4
-_FEW, _BUCKETS = 400_000, (1 << 22) - 1
+_NARROW, _FEW = 4, 16
 _SAMPLED, _ROWS_OF_A_BLOCK = 64, 64
+_FIRST_ROWS = 16
 _FAR = 1000.0
 _NORM_TOLERANCE = 0.02
 
@@ -34,6 +35,8 @@ class Watch:
     ignore: float | None = None
     """A label that does not count."""
     duplicates: bool = True
+    part: bool = False
+    """Duplicates are first looked for by a part of each row."""
     samples: bool = True
     """Rows are samples with several values; False for labels and lengths."""
 
@@ -59,6 +62,8 @@ class RowState:
     """Columns that have held one value so far."""
     first_row: torch.Tensor | None = None
     fingerprints: list[torch.Tensor] = field(default_factory=list)
+    part: bool = False
+    """They are those of a part of each row."""
     looked_at: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -81,10 +86,11 @@ def update(state: RowState, block: torch.Tensor, first: int, watch: Watch) -> No
     if not watch.samples:
         return
     _find_far(state, values, first, low, high)
+    if watch.duplicates:
+        state.part = watch.part
+        state.fingerprints.append(fingerprints(block, watch.part))
     _find_constant(state, values, first, watch)
     _follow_columns(state, values)
-    if watch.duplicates:
-        state.fingerprints.append(fingerprints(block))
     if state.blocks % _SAMPLED == 1:
         _sample(state, values)
 
@@ -147,7 +153,8 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
     peak = max(abs(low), abs(high))
     usual = sorted(state.block_peaks)[len(state.block_peaks) // 2] if state.block_peaks else 0.0
     if not state.block_peaks and values.shape[0] > 8:
-        peaks = torch.amax(values.float().abs(), dim=1)
+        some = values[:: 1 + values.shape[0] // _ROWS_OF_A_BLOCK]
+        peaks = torch.amax(some.float().abs(), dim=1)
         usual = float(peaks[torch.isfinite(peaks)].median()) if torch.isfinite(peaks).any() else 0.0
     if usual > 0 and peak > _FAR * usual:
         rows = torch.amax(values.abs(), dim=1) > _FAR * usual
@@ -163,14 +170,15 @@ def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Wat
     width = values.shape[1]
     if width < 2:
         return
-    first_column = values[:, 0]
-    candidates = (first_column == values[:, width // 2]) & (first_column == values[:, -1])
-    if width > _NARROW:
-        candidates &= first_column == values[:, width // 3]
-    if not candidates.any():
+    middle = (width - 1) // 2  # where fingerprints of a part have just been: it is still in the cache
+    rows = (values[:, middle] == values[:, middle + 1]).nonzero().flatten()
+    if not rows.numel():
         return
-    rows = candidates.nonzero().flatten()
-    same = rows[(values[rows] == values[rows][:, :1]).all(dim=1)]
+    if width > _NARROW and rows.numel() > _FEW:
+        for column in (middle, width // 3, width - 1):
+            rows = rows[values[rows, 0] == values[rows, column]]
+    whole = values[rows]
+    same = rows[(whole == whole[:, :1]).all(dim=1)]
     if not same.numel():
         return
     heads = values[same][:, 0]
@@ -181,35 +189,13 @@ def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Wat
 
 
 def _follow_columns(state: RowState, values: torch.Tensor) -> None:
-    """Columns that hold one value: after the first block only those that still might."""
+    """Columns that hold one value: after the first rows only those that still might."""
     if state.first_row is None:
         state.first_row = values[0].clone()
-        state.still = (values == values[:1]).all(dim=0).nonzero().flatten()
-        return
+        state.still = (values[:_FIRST_ROWS] == values[:1]).all(dim=0).nonzero().flatten()
     if state.still is not None and state.still.numel():
         part = values[:, state.still]
         state.still = state.still[(part == state.first_row[state.still]).all(dim=0)]
-
-
-def fingerprints(block: torch.Tensor) -> torch.Tensor:
-    """One integer a row that equal rows share: the sum of their bits, eight bytes at a time where they divide so."""
-    import torch
-
-    rows = block.contiguous()
-    nbytes = rows.shape[1] * rows.element_size()
-    if nbytes % 8 == 0:
-        words = (
-            rows.view(torch.int64)
-            if rows.element_size() <= 8
-            else torch.view_as_real(rows).flatten(1).view(torch.int64)
-        )
-    else:
-        words = rows.view(torch.uint8).to(torch.int64)
-    if words.shape[1] <= 64 or nbytes % 8:
-        # Short rows and bytes repeat the same sums: weigh the places differently.
-        places = torch.arange(1, words.shape[1] + 1, dtype=torch.int64) * 0x9E3779B97F4A7C1
-        return ((words ^ (words >> 29)) * places).sum(dim=1)
-    return words.sum(dim=1)
 
 
 def _sample(state: RowState, values: torch.Tensor) -> None:
@@ -272,16 +258,4 @@ def duplicates(state: RowState) -> list[tuple[int, int]]:
     """Pairs (row, earlier row) whose fingerprints are equal; the caller compares the rows themselves."""
     import torch
 
-    if not state.fingerprints:
-        return []
-    keys = torch.cat(state.fingerprints)
-    together = torch.arange(keys.numel())
-    if keys.numel() > _FEW:
-        # Most fingerprints stand alone in their bucket; only the others have to be sorted.
-        buckets = (keys ^ (keys >> 31)) & _BUCKETS
-        together = (torch.bincount(buckets)[buckets] > 1).nonzero().flatten()
-    ordered, order = torch.sort(keys[together], stable=True)
-    places = together[order]
-    same = ordered[1:] == ordered[:-1]
-    later, earlier = places[1:][same], places[:-1][same]
-    return sorted(zip(later.tolist(), earlier.tolist(), strict=True))
+    return repeated(torch.cat(state.fingerprints)) if state.fingerprints else []

@@ -125,7 +125,7 @@ def _size(paths: Sequence[str]) -> int:
 
 
 def _read_logs(found: Examination, budget: Budget, shown: Progress) -> None:
-    """Text and tables without a loss or norm are some other file, and not worth a word."""
+    """Text and tables without a loss or norm are some other file, and not worth a word; what is no text is named."""
     for path in found.inventory.logs:
         shown.file(path)
         size = _size([path])
@@ -136,10 +136,25 @@ def _read_logs(found: Examination, budget: Budget, shown: Progress) -> None:
         budget.spent(size, time.monotonic() - start)
         if verdict.unreadable is not None:
             certain = path.endswith((".jsonl", ".wandb", "trainer_state.json")) or ".tfevents." in path
-            if certain:
+            if certain or (path.endswith(".log") and not _is_text(path)):
                 found.passed_over.append(verdict.unreadable)
         elif verdict.log.of_role(Role.LOSS, Role.COMPONENT, Role.EVALUATION, Role.NORM):
             found.logs.append(verdict)
+
+
+def _is_text(path: str) -> bool:
+    """It begins with words, so it may be the log of something else."""
+    try:
+        with Path(path).open("rb") as handle:
+            start = handle.read(4096)
+    except OSError:
+        return False
+    try:
+        start.decode()
+    except UnicodeDecodeError as trouble:
+        if trouble.start < len(start) - 3:  # else a character that was cut by the limit
+            return False
+    return bool(start.strip()) and b"\0" not in start
 
 
 def _read_checkpoints(found: Examination, budget: Budget, shown: Progress, jobs: int) -> None:

@@ -74,8 +74,10 @@ def _files(root: Path, passed_over: list[str]) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if name not in _NEVER and depth < _DEEPEST)
         for name in sorted(files):
             path = Path(place, name)
-            if path.is_file():  # not a pipe, not a link that leads nowhere
+            if path.is_file():
                 yield path
+            elif name.endswith((*LOG_ENDINGS, *CERTAIN_ENDINGS)) and not name.endswith(".json"):
+                passed_over.append(f"{path}: not a regular file")  # lint names sources and configurations
 
 
 def _speaks_of_loss(path: Path) -> bool:

@@ -108,8 +108,18 @@ def read_config_text(text: str, path: Path) -> ConfigFile:
             config.entries += hydra_folder.under(group, brought.entries)
             config.kind = "hydra"
     if config.kind == "training":
-        config.kind = _kind(config.entries)
+        config.kind = "hydra" if form == "yaml" and _is_omegaconf(config) else _kind(config.entries)
     return config
+
+
+def _is_omegaconf(config: ConfigFile) -> bool:
+    """Interpolations and classes to be built by name are OmegaConf's, whose YAML reads 1e-5 as a number."""
+    return any(
+        entry.path[-1] in ("_target_", "_component_")
+        or (isinstance(entry.value, str) and "${" in entry.value)
+        for entry in config.entries
+        if entry.path
+    )
 
 
 def _kind(entries: list[Entry]) -> str:

@@ -23,6 +23,8 @@ def read(text: str, file: str) -> Collected:
         mark = getattr(trouble, "problem_mark", None)
         where = f":{mark.line + 1}" if mark is not None else ""
         raise UnreadableConfig(f"{file}{where}: not valid YAML ({problem})") from trouble
+    if documents and all(isinstance(document, yaml.ScalarNode) and document.value for document in documents):
+        raise UnreadableConfig(f"{file}: a single text without keys is no configuration")
     for document in documents:
         if isinstance(document, yaml.MappingNode):
             _mapping(document, (), found, set())

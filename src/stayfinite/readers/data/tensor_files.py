@@ -82,7 +82,8 @@ def _array(name: str, ref: TensorRef) -> StoredArray:
         flat = replace(ref, shape=(rows, width), stride=(width, 1))
         return StoredArray(name, ref.dtype, ref.shape, lambda begin, end: _rows(flat, begin, end), rows)
     if ref.numel * ref.item_size <= _MOST_WHOLE:
-        return StoredArray(name, ref.dtype, ref.shape, lambda begin, end: _copied(ref, begin, end), rows)
+        # Without a number of rows it is read by one thread, and as a whole.
+        return StoredArray(name, ref.dtype, ref.shape, lambda begin, end: _copied(ref, begin, end), None)
     # A large array in another order (Fortran): its values are looked at in the order of the file, not by sample.
     flat = (
         replace(ref, shape=(ref.extent, 1), stride=(1, 1))

@@ -18,6 +18,8 @@ class UnreadableLog(Exception):
 def open_log(path: str) -> BinaryIO:
     """The bytes of the log, unpacked where it is a gzip file."""
     try:
+        if Path(path).is_fifo():  # opening it would wait for a writer, perhaps for ever
+            raise UnreadableLog(f"{path}: a pipe cannot be read twice; write it to a file first")
         handle = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
     except OSError as trouble:
         raise UnreadableLog(f"{path}: cannot be opened ({trouble.strerror or trouble})") from trouble

@@ -31,7 +31,7 @@ class ReplicasDrift(Rule[FailedStep]):
     Broadcasting the weights every epoch: the drift within the epoch stays, and moments are not broadcast.
 
     ## References
-    pytorch/pytorch#136009, ecmwf/WeatherGenerator#2724
+    pytorch/pytorch#136009
     """
 
     code = "DST001"

@@ -40,7 +40,7 @@ class GrownBeyondRange(Rule[FailedStep]):
     float32 in the place of bfloat16: both end at 3.4e38. Skipping the batch: the next one fails as well.
 
     ## References
-    lucidrains/hyper-connections#4, allenai/OLMo#797
+    lucidrains/hyper-connections#4
     """
 
     code = "NUM025"

@@ -30,7 +30,7 @@ class FailureNotRepeated(Rule[FailedStep]):
     Changing the data set or the rate: the next failure comes at another batch.
 
     ## References
-    microsoft/dion#76
+    torch documentation, "Reproducibility"
     """
 
     code = "RUN013"

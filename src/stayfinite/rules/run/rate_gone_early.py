@@ -37,7 +37,7 @@ class RateGoneEarly(Rule[FailedStep]):
     A higher initial rate: it is gone some batches later.
 
     ## References
-    ivadomed/ivadomed#55
+    torch.optim.lr_scheduler: each schedule counts the calls of its own step()
     """
 
     code = "RUN017"

@@ -39,7 +39,7 @@ class UnscaledAttention(Rule[SourceFile]):
     Clamping the scores: it makes the weights equal exactly where they should differ.
 
     ## References
-    Vaswani et al. 2017, section 3.2.1; lucidrains/hyper-connections#4, allenai/OLMo#797
+    Vaswani et al. 2017, section 3.2.1; lucidrains/hyper-connections#4
     """
 
     code = "SRC031"

@@ -31,7 +31,7 @@ class Float16WithoutScaler(Rule[SourceFile]):
     Multiplying the loss by a constant: the right one changes during training.
 
     ## References
-    torch.amp documentation; d8ahazard/sd_dreambooth_extension#1415
+    torch.amp documentation, "Typical Mixed Precision Training"
     """
 
     code = "SRC030"

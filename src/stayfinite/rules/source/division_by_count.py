@@ -63,7 +63,7 @@ class DivisionByEmptyCount(Rule[SourceFile]):
                 if _PADDING.search(names) or not operation.text or not _masked_sum(operation.text, made.text):
                     continue
             yield self.finding(
-                f"`{made.text or made.name}` (line {made.line}) can be 0, and it is the "
+                f"{_shown(made.text, made.name)} (line {made.line}) can be 0, and it is the "
                 "divisor: a mean over nothing is NaN",
                 fix="clamp the count: mask.sum().clamp(min=1); for per-class counts leave empty classes out",
                 evidence={**evidence(operation, divisor), **_edit(made)},
@@ -86,3 +86,9 @@ def _edit(made: Operation) -> dict[str, object]:
     value = made.operands[0] if made.operands else None
     exact = value is not None and value.kind == "mask" and made.text.endswith(".sum()")
     return edit(made, f"{made.text}.clamp(min=1)") if exact else {}
+
+
+def _shown(text: str, name: str) -> str:
+    """The expression, if it stands on one line; else what it is."""
+    whole = bool(text) and text.count("(") == text.count(")")
+    return f"`{text}`" if whole else f"the {name}"

@@ -71,7 +71,14 @@ class LossSummedWithItsGraph(Rule[SourceFile]):
                     and e.argument.endswith((".item", ".detach"))
                     for e in facts.events
                 )
-                if plain or detached:
+                emptied = any(  # every few steps: what is gathered does not grow for ever
+                    e.what == "assign"
+                    and e.subject == event.subject
+                    and e.loop == event.loop
+                    and not e.argument
+                    for e in facts.events
+                )
+                if plain or detached or emptied:
                     continue
                 yield self.finding(
                     f"{event.subject} gathers {event.argument} and keeps the graph of every step "

@@ -30,7 +30,7 @@ class FileNotWhole(Rule[FailedStep]):
     Catching the error and starting over: the run is lost all the same, and now nothing says so.
 
     ## References
-    sml2h3/dddd_trainer#36
+    the error of torch.load for a zip that was cut off: "failed finding central directory"
     """
 
     code = "STA037"

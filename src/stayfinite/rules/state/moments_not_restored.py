@@ -38,7 +38,7 @@ class MomentsNotRestored(Rule[FailedStep]):
     Warming up again: it hides the jump and loses the moments still.
 
     ## References
-    Lightning-AI/pytorch-lightning#10766, EvolvingLMMs-Lab/OneVision-Encoder#65
+    Lightning-AI/pytorch-lightning#10766
     """
 
     code = "STA030"

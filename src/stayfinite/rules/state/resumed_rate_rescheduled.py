@@ -37,7 +37,7 @@ class ResumedRateRescheduled(Rule[FailedStep]):
     Editing the initial learning rate until the resumed run looks right: the next resume happens at another epoch.
 
     ## References
-    ultralytics/yolov5#292, MichiganCOG/ViP#19
+    ultralytics/yolov5#292
     """
 
     code = "STA036"

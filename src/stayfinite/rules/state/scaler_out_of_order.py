@@ -52,7 +52,7 @@ class ScalerOutOfOrder(Rule[FailedStep]):
     Catching the error, or unscaling by hand: the check for overflow is then never made.
 
     ## References
-    pytorch/pytorch#74739, Lightning-AI/pytorch-lightning#5140
+    torch.amp.GradScaler: unscale_ raises where it is called twice between updates
     """
 
     code = "STA031"

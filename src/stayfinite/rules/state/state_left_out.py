@@ -40,7 +40,7 @@ class StateLeftOut(Rule[FailedStep]):
     A lower learning rate after the resume: the weights are as wrong, and take longer to recover.
 
     ## References
-    DLR-RM/stable-baselines3#1256
+    torch documentation, "Saving and Loading a General Checkpoint"
     """
 
     code = "STA038"
