@@ -50,7 +50,7 @@ for _ in range(3):
     best = min(best, time.perf_counter() - start)
 print(json.dumps({"seconds": best, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 """
-SHARE_OF_SCAN = 0.55
+SHARE_OF_SCAN = 0.5
 
 
 def child(what: str, path: Path) -> dict[str, float]:
