@@ -33,18 +33,21 @@ class Precaution:
             self._warn(outlook)
         if not foresight.alarmed:
             self._said.clear()
-        warned = self._run.ranks.any(outlook is not None)
-        if policy.foresee != "warn" and self._run.ranks.any(self._wants_copy(step)):
+        if self._run.ranks.together:
+            return  # each rank samples when it has time and sees its own batches: what it foretells is no decision
+        if policy.foresee != "warn" and self._wants_copy(step):
             self._keep_copy(step)
-        if warned and policy.foresee == "lower-lr":
+        if outlook is not None and policy.foresee == "lower-lr":
             self._run.reporter.tell("lower-lr", f"a forecast: {self._run.recovery.lower_rates()}")
-        if warned and policy.foresee == "stop":
+        if outlook is not None and policy.foresee == "stop":
             self._end(outlook)
 
     @property
     def may_copy(self) -> bool:
         """Would a copy of now be one to go back to? Not while something grows, nor under an alarm."""
         foresight = self._run.foresight
+        if self._run.ranks.together:
+            return True
         return foresight.is_steady and not foresight.growing and not foresight.alarmed
 
     def _wants_copy(self, step: int) -> bool:
@@ -81,9 +84,9 @@ class Precaution:
             self._kept = step
             self._run.reporter.note("keep", what=f"the state before step {step} was verified and kept")
 
-    def _end(self, outlook: Outlook | None) -> None:
+    def _end(self, outlook: Outlook) -> None:
         saved = self._stop()
-        what = f"{outlook.what} of {outlook.where}" if outlook is not None else "another rank's signal"
+        what = f"{outlook.what} of {outlook.where}"
         where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
         message = (
             f"stopped by a forecast, as Policy(foresee='stop') says: {what} runs towards its limit. {where}"
