@@ -62,7 +62,7 @@ def test_text_says_where_and_what_to_do(tmp_path: Path) -> None:
     assert "model.1.weight" in result.output
     assert "1 NaN of 8 values" in result.output
     assert "first at [0, 1]" in result.output
-    assert "rate    0.001 now" in result.output
+    assert "learning rate  0.001 now" in result.output
     assert "what to do:" in result.output
 
 

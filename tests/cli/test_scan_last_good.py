@@ -88,7 +88,7 @@ def test_last_good_names_the_predecessor_the_tensor_and_the_rate(folder: Path) -
     assert f"last good: {folder / 'step_1300.pt'} (step 1300)" in result.output
     assert f"trouble starts in {folder / 'step_1400.pt'} (step 1400)" in result.output
     assert "first bad tensor: model.length.weight (weights)" in result.output
-    assert f"rate    {rate:.4g} now" in result.output
+    assert f"learning rate  {rate:.4g} now" in result.output
     assert "0.004 peak" in result.output
     line = next(
         line for line in result.output.splitlines() if "model.length.weight" in line and "nan" in line

@@ -83,9 +83,10 @@ def test_new_parameters_are_clipped_and_saved_too(tmp_path: Path) -> None:
 def test_going_back_to_a_copy_from_before_the_change(tmp_path: Path) -> None:
     policy = Policy(lower_lr_after=None, rollback_after=2)
     model, optimizer, guard = make(tmp_path, snapshot_every=1000, policy=policy)
-    start = {name: value.clone() for name, value in model.state_dict().items()}
-    for _ in range(3):
+    for _ in range(4):
         guard.step(lambda: loss_of(model))
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    guard.step(lambda: loss_of(model))  # before step 4 a copy is taken, as before the other early steps
     unfreeze(model, optimizer)
     guard.step(lambda: loss_of(model))
     actions = [guard.step(lambda: loss_of(model) * NAN).action for _ in range(2)]

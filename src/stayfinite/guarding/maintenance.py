@@ -43,7 +43,7 @@ class Maintenance:
         self._last = -1
         self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
-        self._precaution = Precaution(run, self._keep_if_good, self.clean_checkpoint)
+        self._precaution = Precaution(run)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """An epoch; it begins with a look at the run's health."""
@@ -61,7 +61,7 @@ class Maintenance:
         self._recovery.staging.between_steps()
         calm = self._recovery.ladder.failures_in_a_row == 0
         if calm:
-            self._precaution.before_step(step)
+            self._precaution.before_step(step, self._keep_if_good, self.clean_checkpoint)
             calm = self._precaution.may_copy or not self._recovery.last_good.available
         copy = calm and due.snapshot_every > 0 and (step % due.snapshot_every == 0 or _is_early(step, due))
         look = due.check_every > 0 and step > 0 and step % due.check_every == 0

@@ -17,14 +17,17 @@ _STEPS_BETWEEN_COPIES = 16
 class Precaution:
     """Warns, and does what the policy says: keeps a copy, lowers the learning rate, or stops."""
 
-    def __init__(self, run: GuardedRun, keep: Callable[[int], None], stop: Callable[[], Path | None]) -> None:
-        self._run, self._keep, self._stop = run, keep, stop
+    def __init__(self, run: GuardedRun) -> None:
+        self._run = run
         self._kept: int | None = None
         self._grew = False
         self._said: set[str] = set()
 
-    def before_step(self, step: int) -> None:
-        """Look at what the last sampled step foretold."""
+    def before_step(self, step: int, keep: Callable[[int], None], stop: Callable[[], Path | None]) -> None:
+        """Look at what the last sampled step foretold. `keep` copies the state, `stop` saves it for the end.
+
+        They are not held: a guard that nobody holds any more must go at once, and its record with it.
+        """
         foresight, policy = self._run.foresight, self._run.policy
         if not foresight.has_news():
             return
@@ -36,11 +39,11 @@ class Precaution:
         if self._run.ranks.together:
             return  # each rank samples when it has time and sees its own batches: what it foretells is no decision
         if policy.foresee != "warn" and self._wants_copy(step):
-            self._keep_copy(step)
+            self._keep_copy(step, keep)
         if outlook is not None and policy.foresee == "lower-lr":
             self._run.reporter.tell("lower-lr", f"a forecast: {self._run.recovery.lower_rates()}")
         if outlook is not None and policy.foresee == "stop":
-            self._end(outlook)
+            self._end(outlook, stop)
 
     @property
     def may_copy(self) -> bool:
@@ -78,14 +81,14 @@ class Precaution:
             modules=outlook.modules[:16],
         )
 
-    def _keep_copy(self, step: int) -> None:
-        self._keep(step)
+    def _keep_copy(self, step: int, keep: Callable[[int], None]) -> None:
+        keep(step)
         if self._run.recovery.last_good.step == step:
             self._kept = step
             self._run.reporter.note("keep", what=f"the state before step {step} was verified and kept")
 
-    def _end(self, outlook: Outlook) -> None:
-        saved = self._stop()
+    def _end(self, outlook: Outlook, stop: Callable[[], Path | None]) -> None:
+        saved = stop()
         what = f"{outlook.what} of {outlook.where}"
         where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
         message = (
