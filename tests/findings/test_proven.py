@@ -11,7 +11,7 @@ def finding(code: str, cause: str, line: int) -> Finding:
 
 def incident() -> Incident:
     found = [
-        finding("RUN001", "LR_DIVERGENCE", 3),
+        finding("STA013", "PURE_LOWP_OPTIMIZER", 3),
         finding("NUM001", "LOG_DOMAIN", 7),
         finding("NUM001", "LOG_DOMAIN", 9),
     ]
@@ -20,16 +20,27 @@ def incident() -> Incident:
 
 def test_a_cause_whose_own_remedy_fails_is_refuted() -> None:
     seen = incident()
-    tried = [Tried("log-space", "", "proved", distortion=0.0), Tried("lower-rate", "", "failed", "still")]
+    tried = [Tried("log-space", "", "proved", distortion=0.0), Tried("float32", "", "failed", "still")]
     attach(seen, ProofReport(tried, file="a.py", line=7, patch="diff"))
-    assert [(f.code, f.line) for f in seen.findings] == [("NUM001", 7), ("NUM001", 9), ("RUN001", 3)]
+    assert [(f.code, f.line) for f in seen.findings] == [("NUM001", 7), ("NUM001", 9), ("STA013", 3)]
     assert seen.findings[0].proof is not None and seen.findings[0].proof.remedy == "log-space"
     assert seen.findings[0].patch == "diff" and seen.findings[1].proof is None
-    assert "refuted: lower-rate" in seen.findings[2].message and seen.findings[2].severity is Severity.WARNING
+    assert "refuted: float32" in seen.findings[2].message and seen.findings[2].severity is Severity.WARNING
+
+
+def test_a_learning_rate_is_not_refuted_by_a_slightly_lower_one() -> None:
+    seen = Incident(step=1, phase="forward", trigger="loss", findings=[finding("RUN010", "LR_DIVERGENCE", 3)])
+    attach(seen, ProofReport([Tried("much-lower-rate", "", "failed", "still")], file="a.py", line=7))
+    assert seen.findings[0].severity is Severity.ERROR and "refuted" not in seen.findings[0].message
 
 
 def test_blame_outranks_a_finding_that_says_otherwise() -> None:
-    seen = incident()
+    seen = Incident(
+        step=1,
+        phase="forward",
+        trigger="loss",
+        findings=[finding("RUN001", "LR_DIVERGENCE", 3), *incident().findings[1:]],
+    )
     attach(seen, ProofReport([], blame="data"))
     assert [f.code for f in seen.findings] == ["NUM001", "NUM001", "RUN001"]
     assert "the data is to blame" in seen.findings[2].message

@@ -36,8 +36,8 @@ def test_the_line_with_a_scale_a_rollback_and_numbers_that_are_none() -> None:
 
 
 def test_quiet_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(quiet=True)
-    progress.event("something")
+    progress = Progress("nothing")
+    progress.event("something", "stop")
     progress.step({"step": 1}, COUNTS)
     progress.close()
     assert capfd.readouterr() == ("", "")
@@ -45,14 +45,14 @@ def test_quiet_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_events_go_to_stderr_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
     """Names with brackets are no markup, and a long line is not broken."""
-    progress = Progress(quiet=False)
-    progress.event("batch['image'][0] [bold]holds[/bold] " + "x" * 200)
+    progress = Progress("everything")
+    progress.event("batch['image'][0] [bold]holds[/bold] " + "x" * 200, "warning")
     out, err = capfd.readouterr()
     assert out == "" and err == "stayfinite: batch['image'][0] [bold]holds[/bold] " + "x" * 200 + "\n"
 
 
 def test_elsewhere_than_on_a_terminal_lines_are_few(capfd: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(quiet=False)
+    progress = Progress("everything")
     for step in range(1000):
         progress.step({"step": step, "loss": 1.0}, COUNTS)
     assert capfd.readouterr().err == "", "the first plain line comes after a while"
@@ -66,10 +66,10 @@ def test_on_a_terminal_one_line_is_redrawn() -> None:
     code = (
         "import time\n"
         "from stayfinite.report.progress import Progress\n"
-        "p = Progress(quiet=False)\n"
+        "p = Progress('everything')\n"
         "for step in range(3):\n"
         "    time.sleep(0.12); p.step({'step': step, 'loss': 1.0}, {'applied': 1, 'skipped': 0, 'rolled_back': 0})\n"
-        "p.event('a word in between')\n"
+        "p.event('a word in between', 'warning')\n"
         "p.close()\n"
     )
     master, slave = os.openpty()

@@ -39,7 +39,7 @@ class ClipObserver:
         ownership: Ownership,
         scale_in: Callable[[list[torch.Tensor]], float | None],
     ) -> None:
-        self._ownership, self._scale_in = ownership, scale_in
+        self._history, self._ownership, self._scale_in = history, ownership, scale_in
         self.known: dict[tuple[str | None, int | None], ClippingLine] = {}
         self._waiting: list[tuple[ClippingLine, torch.Tensor]] = []  # norms of the step that runs now
         self.on_error: Callable[[], None] | None = None
@@ -73,8 +73,9 @@ class ClipObserver:
         return norm
 
     def _step_is_over(self, record: StepRecord) -> None:
-        """Where the gradients of a step were finite, so were the norms by which they were clipped."""
-        if record.grad_norm is not None and not math.isfinite(record.grad_norm):
+        """Where a guard saw a finite loss and finite gradients, so were the norms by which they were clipped."""
+        bad = any(value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm))
+        if bad or not self._history.guarded:
             self._look()
         self._waiting = self._waiting[-1:]
 

@@ -287,14 +287,6 @@ BF16_PRECISION = {
         for _ in range(70):
             loss = net(x).float().pow(2).mean(); opt.zero_grad(); loss.backward(); opt.step()
     """,
-    "positions": """
-        t = torch.arange(2048, dtype=torch.bfloat16)
-        inv = 1.0 / 10000 ** (torch.arange(0, 8, 2) / 8)
-        ang = torch.outer(t.float(), inv)
-        net = nn.Linear(4, 1)
-        loss = net(ang.cos()).mean()
-        loss.backward()
-    """,
 }
 
 DIST_DESYNC = {
