@@ -205,7 +205,8 @@ def test_a_compiled_model_is_seen_from_outside_and_not_compiled_anew(tmp_path: P
     guard.close()
     assert len(made) == 1
     assert set(events(tmp_path, "vitals")[0]["modules"]) == {"OptimizedModule"}
-    assert any("compiled" in line["what"] for line in events(tmp_path, "remark"))
+    unseen = [text for line in events(tmp_path, "vitals") for text in line.get("unseen", [])]
+    assert any("compiled" in text for text in unseen)
 
 
 class Growing(nn.Module):

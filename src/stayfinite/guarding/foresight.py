@@ -129,14 +129,13 @@ class Foresight:
             self._began = None
         sampling, self._sampling = self._sampling, False
         if self._vitals.trouble is not None:
-            self._say(f"vitals are off: measuring them failed with {self._vitals.trouble}")
+            for what in self._new([f"vitals are off: measuring them failed with {self._vitals.trouble}"]):
+                self._note("warning", what=what)
         if not sampling or not self._vitals.is_ready:
             self._vitals.drop()
             return
         sample = self._vitals.sample(step, updated=applied)
         self._schedule.sampled(step, self._vitals.seconds)
-        for sentence in self._vitals.unseen:
-            self._say(f"vitals: {sentence}")
         sample = _with_run(sample, scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent))
         self._write(sample)
         self.samples.append(sample)
@@ -144,13 +143,17 @@ class Foresight:
         self._schedule.urgent = forecast.is_urgent(self._state)
         self._outlook, self._fresh = outlook or self._outlook, True
 
-    def _say(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.append(sentence)
-            self._note("warning" if sentence.startswith("vitals are off") else "remark", what=sentence)
+    def _new(self, sentences: Sequence[str]) -> list[str]:
+        """Those that the record does not have yet."""
+        found = [sentence for sentence in sentences if sentence not in self._said]
+        self._said += found
+        return found
 
     def _write(self, sample: VitalSample) -> None:
         facts = to_line(sample)
+        unseen = self._new(self._vitals.unseen)
+        if unseen:
+            facts["unseen"] = unseen
         if self._schedule.may_write(len(json.dumps(jsonable(facts)))):
             self._note("vitals", **facts)
 
