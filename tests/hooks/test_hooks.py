@@ -27,9 +27,10 @@ def test_every_hook_of_the_table_exists_and_is_put_back() -> None:
             listening.add(hooks.listen(event, around))
         assert hooks.missing() == []
         for event in events:
-            assert all(now is not was for now, was in zip(_attributes(event), before[event], strict=True)), (
-                event
-            )
+            assert all(
+                now is not was or hasattr(was, "__wrapped__")  # a guard of another test still listens
+                for now, was in zip(_attributes(event), before[event], strict=True)
+            ), event
     for event in events:
         assert all(now is was for now, was in zip(_attributes(event), before[event], strict=True)), event
 
