@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +32,23 @@ def _distributions_check_their_arguments() -> Iterator[None]:
     """torch.compile turns these checks off for the whole process, so a test that compiles would change others."""
     torch.distributions.Distribution.set_default_validate_args(True)
     yield
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest) -> bool:
+    """True in a process that runs nothing but this test; elsewhere it is run in one, and there is nothing left to do.
+
+    For tests of what is replaced in torch: guards of other tests may still listen in this process.
+    """
+    if os.environ.get("STAYFINITE_ALONE") == request.node.nodeid:
+        return True
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", request.node.nodeid]
+    environment = {**os.environ, "STAYFINITE_ALONE": request.node.nodeid}
+    done = subprocess.run(
+        command, cwd=request.config.rootpath, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    return False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
