@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from stayfinite.cli._output import Output
 from stayfinite.cli._report_file import write_report
-from stayfinite.findings import dumps
 
 if TYPE_CHECKING:
     from stayfinite.launch import Options
@@ -38,6 +36,8 @@ class CommandWithDrill(click.Command):
 
 def drill_and_leave(options: Options, after: int) -> NoReturn:
     """Drill, show, and end with 0 if everything was survived, 1 if not, 2 if there was nothing to drill."""
+    from stayfinite.cli._output import Output  # here: every ordinary `run` starts sooner without it
+    from stayfinite.findings import dumps
     from stayfinite.launch.drill import DrillRefused, drill
     from stayfinite.report.drill import drill_lines
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from stayfinite.findings import Incident
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.proof import StepProof
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.watch.watcher import Window
 
@@ -65,6 +64,8 @@ class StepProofs:
             return
         self._known.add(place)
         reporter = self._run.reporter
+        from stayfinite.guarding.proof import StepProof  # needed by a failure only
+
         proof = StepProof(
             self._run.recovery,
             attempt,

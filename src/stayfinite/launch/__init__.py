@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from stayfinite.findings import Incident
-from stayfinite.launch import beginning, proof, second_run
+from stayfinite.launch import beginning, second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.records import write, write_end
 from stayfinite.launch.script import ScriptEnd, run_as_main
-from stayfinite.launch.script_capsule import write_script_capsules
 from stayfinite.launch.session import Session
 
 __all__ = ["Options", "run"]
@@ -41,12 +40,17 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
             return
         reported = True
         incidents, remarks = _conclude(session, options, start, outcome)
-        if options.prove and not options.traced and not outcome.interrupted:
+        if options.prove and incidents and not options.traced and not outcome.interrupted:
+            from stayfinite.launch import proof  # needed by a failure only
+
             proof.prove(options, start, incidents, session.elapsed, _say)
         start.files.close()
         session.close(incidents)
         write(options, session.folder.path, incidents)
-        write_script_capsules(session.folder.path, incidents, options, start)
+        if incidents and session.folder.path is not None:
+            from stayfinite.launch.script_capsule import write_script_capsules  # needed by a failure only
+
+            write_script_capsules(session.folder.path, incidents, options, start)
         if options.ended is not None:
             write_end(Path(options.ended), session.history.step, outcome.error)
         files = [path for path in (options.output, session.folder.path) if path is not None]

@@ -91,7 +91,9 @@ class ScriptTraining:
 
     def _optimizer_was_made(self) -> None:
         """Another optimizer, another set of things to guard; nothing of the old one is kept alive."""
-        self._forget()
+        if self._guard is not None:
+            self._forget()
+            gc.collect()  # models that the script has dropped must not live on in a cycle of references
         self._wait_for_forward()
 
     def _begin(self) -> None:
@@ -145,7 +147,6 @@ class ScriptTraining:
         self._observers.history.guarded = self._detector.guarded = False
         self._guard = self._loop = self._driving = self._driven = None
         self._beside = []
-        gc.collect()  # models that the script has dropped must not live on in a cycle of references
 
     # -- what the script does
 

@@ -31,6 +31,7 @@ from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
+from stayfinite.replay.living import looked_once
 from stayfinite.replay.sites import USER, kind_of_file
 from stayfinite.watch.environment import environment
 
@@ -103,9 +104,14 @@ class Session:
         self.tracer.stop()
         self.training.remove()
         self.observers.remove()
-        if self.options.traced or not self.observers.heard_nothing:
-            gc.collect()  # a model that the script let go of is no longer part of its state
+        if not self.options.traced and self.observers.heard_nothing:
+            return self._found()
+        gc.collect()  # a model that the script let go of is no longer part of its state
+        with looked_once():
             self._note_poisoned_state()
+            return self._found()
+
+    def _found(self) -> list[Incident]:
         failed = self.failures()
         if not self.options.traced and not failed and not self._has_trained:
             self.sign = sign_of_trouble(self.observers)

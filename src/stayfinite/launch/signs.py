@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from stayfinite.observers.run_observers import RunObservers
+from stayfinite.replay.living import living, living_models
 from stayfinite.replay.measure import measurable
-from stayfinite.replay.modules import living, living_models
 from stayfinite.replay.tracer import unfollowed
 
 _SWOLLEN = 1e10

@@ -10,8 +10,8 @@ import torch
 from stayfinite.findings.subjects.run_record import Place, StateTensor
 from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.replay import Tracer
+from stayfinite.replay.living import living_models
 from stayfinite.replay.measure import magnitude, measurable
-from stayfinite.replay.modules import living_models
 
 _SHOWN = 64  # of each kind: a poisoned average must not hide that the weights are bad too
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stayfinite.replay.modules import living_models
+from stayfinite.replay.living import living_models
 
 
 def training_parts(optimizers: Sequence[Optimizer]) -> tuple[dict[str, nn.Module], list[nn.Module]]:

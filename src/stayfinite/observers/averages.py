@@ -13,8 +13,8 @@ from stayfinite.findings.subjects.run_record import AverageFacts, Place
 from stayfinite.observers.history import here
 from stayfinite.replay import Tracer
 from stayfinite.replay.float32 import HALF
+from stayfinite.replay.living import living
 from stayfinite.replay.measure import is_plain
-from stayfinite.replay.modules import living
 from stayfinite.replay.tracer import unfollowed
 
 _SAMPLED = 64  # values of each parameter that are remembered

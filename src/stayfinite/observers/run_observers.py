@@ -24,8 +24,8 @@ from stayfinite.observers.schedulers import SchedulerObserver
 from stayfinite.observers.targets import TargetObserver
 from stayfinite.observers.traced_replicas import TracedReplicas
 from stayfinite.replay import Tracer
+from stayfinite.replay.living import living_models
 from stayfinite.replay.measure import is_bad
-from stayfinite.replay.modules import living_models
 from stayfinite.replay.sites import is_ours, user_site
 from stayfinite.replay.tracer import unfollowed
 

@@ -13,8 +13,9 @@ import torch
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
+from stayfinite.replay.living import living_models
 from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable, shape_of
-from stayfinite.replay.modules import ModuleStack, Names, living_models
+from stayfinite.replay.modules import ModuleStack, Names
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
 from stayfinite.replay.op_journal import NO_ROOTS, Entry, OpJournal
 from stayfinite.replay.operations import Operation, named_arguments, operation, plain_arguments, tensors_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -81,23 +80,6 @@ class ModuleStack:
             self._paths[root] = paths
         inner = paths.get(id(here), type(here).__name__)
         return f"{type(root).__name__}.{inner}" if inner else type(root).__name__
-
-
-def living_models() -> list[torch.nn.Module]:
-    """Every module in memory that is not part of another one; looks at all objects, so only on a failure."""
-    modules = living((torch.nn.Module,))
-    inner = {id(child) for module in modules for child in module.children()}
-    return [module for module in modules if id(module) not in inner]
-
-
-def living(kinds: tuple[type, ...]) -> list[Any]:
-    """Every object in memory of these types, or of types made from them.
-
-    Not for a guarded program while it trains: as long as a list of all objects exists, a tuple that another thread is
-    making has one owner too many, and python stops that thread with a SystemError.
-    """
-    # type(), not isinstance(): a lazy proxy may import or compute when it is asked for its class
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
 
 
 class Names:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from stayfinite.findings import Incident, Json, as_float
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 _LOG = logging.getLogger("stayfinite")
 _LOG.addHandler(
@@ -50,6 +52,8 @@ class Progress:
             self._console.print(Text(self._text))
             return
         if self._live is None:
+            from rich.live import Live  # needed by a terminal only
+
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(Text(self._text, overflow="ellipsis", no_wrap=True), refresh=True)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, RenderableType
-from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
@@ -33,4 +32,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableT
 
 def markdown(text: str) -> RenderableType:
     """A rule's page: rendered on a terminal, as written elsewhere."""
-    return Markdown(text) if sys.stdout.isatty() else Text(text)
+    if not sys.stdout.isatty():
+        return Text(text)
+    from rich.markdown import Markdown  # here: a tenth of a second that only a page of a rule is worth
+
+    return Markdown(text)
