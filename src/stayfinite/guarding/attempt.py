@@ -61,6 +61,12 @@ class Attempt:
         """The parameters whose gradient holds NaN or Inf."""
         return self.reading.culprits() + (self.beside.culprits() if self.beside is not None else [])
 
+    def largest_gradient(self) -> tuple[str, float] | None:
+        """The parameter with the largest gradient, and how large it is."""
+        readings = [self.reading, *([self.beside] if self.beside is not None else [])]
+        found = [largest for reading in readings if (largest := reading.largest()) is not None]
+        return max(found, key=lambda named: named[1], default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

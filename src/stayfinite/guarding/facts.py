@@ -12,7 +12,7 @@ from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.health import Health
 from stayfinite.recover.scaling import Scaling
-from stayfinite.watch.finite import nonfinite, summarize, tensors_in
+from stayfinite.watch.finite import nonfinite, peak, summarize, tensors_in
 from stayfinite.watch.spikes import Spike
 from stayfinite.watch.verdict import StepVerdict
 from stayfinite.watch.watcher import Trouble
@@ -39,6 +39,7 @@ def gather(
 ) -> FailedStep:
     """Look at everything; called before the step is undone."""
     culprits = [] if verdict.norm_is_finite else attempt.culprits()
+    overflowed = not verdict.norm_is_finite and not culprits
     batches: Any = attempt.window.batches
     batch = tuple(
         Operand(bad, "batch") for bad in nonfinite(tensors_in(batches[0] if len(batches) == 1 else batches))
@@ -52,7 +53,9 @@ def gather(
         components={name: verdict.components.get(name, math.nan) for name in verdict.bad_components},
         batch=batch,
         bad_gradients=tuple(culprits),
-        norm_overflowed=not verdict.norm_is_finite and not culprits,
+        norm_overflowed=overflowed,
+        largest_gradient=attempt.largest_gradient() if overflowed else None,
+        batch_absmax=_absmax(batches) if overflowed else None,
         state=_bad_state(step, health),
         bad_update=trouble == "update",
         settings=tuple(attempt.bad_settings),
@@ -62,6 +65,11 @@ def gather(
         observed=tuple(summarize(name, tensor) for name, tensor in attempt.window.observed.items()),
         rank=verdict.bad_rank,
     )
+
+
+def _absmax(batches: Any) -> float | None:
+    largest = peak(tensor for _, tensor in tensors_in(batches))
+    return float(largest) if largest is not None else None
 
 
 def of_state(step: int, health: Health) -> FailedStep:

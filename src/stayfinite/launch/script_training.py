@@ -264,6 +264,8 @@ class ScriptTraining:
     def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
         self.refused += 1
         self.actions[result.step] = result.action
+        if evidence is None and refused.norm_overflowed:
+            evidence = refused  # no value is bad, so there is no birth to look for
         self._detector.step_was_refused(refused.trigger, result.step, evidence)
 
 

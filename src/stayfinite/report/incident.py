@@ -42,7 +42,7 @@ def print_report(
 def lines(incident: Incident) -> Iterator[Text]:
     """The report, line by line."""
     errors = any(finding.severity.value == "error" for finding in incident.findings)
-    what = arrived(incident.trigger, incident.phase)
+    what = arrived(incident.trigger, incident.phase, [finding.code for finding in incident.findings])
     again = ", not seen again in a second run" if incident.reproduced is False else ""
     yield Text(
         f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
@@ -60,8 +60,10 @@ def lines(incident: Incident) -> Iterator[Text]:
     yield Text("")
 
 
-def arrived(trigger: str, phase: str) -> str:
+def arrived(trigger: str, phase: str, codes: Sequence[str]) -> str:
     """What the run saw, in words."""
+    if trigger == "gradient" and "RUN020" in codes:
+        return "the gradient norm is not finite"
     if trigger == "parameter" and phase == "optimizer":
         return "the optimizer's update is not finite"
     return _ARRIVED.get(trigger, trigger)

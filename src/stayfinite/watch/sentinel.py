@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from stayfinite.shards import is_sharded, local, whole
+from stayfinite.watch.finite import peak
 
 
 class Reading:
@@ -75,6 +76,13 @@ class Reading:
     def culprits(self) -> list[str]:
         """The parameters whose gradient holds NaN or Inf. Only asked after the norm was not finite."""
         return [n for n, g in zip(self.names, self.gradients, strict=True) if not _is_finite(g)]
+
+    def largest(self) -> tuple[str, float] | None:
+        """The parameter with the largest gradient. Only asked after a norm of finite gradients was not finite."""
+        sizes = [(n, peak([g])) for n, g in zip(self.names, self.gradients, strict=True)]
+        return max(
+            ((n, float(size)) for n, size in sizes if size is not None), key=lambda s: s[1], default=None
+        )
 
 
 def read(parameters: Sequence[Tensor], names: Mapping[Tensor, str]) -> Reading:

@@ -87,6 +87,8 @@ class FailedStep:
     components: Mapping[str, float] = field(default_factory=dict)  # parts of the loss that are not finite
     bad_gradients: tuple[str, ...] = ()  # parameters whose gradient holds NaN or Inf
     norm_overflowed: bool = False  # every gradient is finite, their norm is not
+    largest_gradient: tuple[str, float] | None = None  # of such a step: the parameter, the largest magnitude
+    batch_absmax: float | None = None  # of such a step: the largest magnitude in the batch
     settings: tuple[
         str, ...
     ] = ()  # of the optimizer, that are not finite: "the learning rate of group 0 of SGD is nan"

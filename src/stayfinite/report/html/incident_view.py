@@ -56,7 +56,8 @@ class IncidentView:
     @property
     def what(self) -> str:
         """ "the loss is not finite" """
-        return arrived(text(self.data, "trigger", "a step failed"), text(self.data, "phase"))
+        codes = [finding.code for finding in self.findings]
+        return arrived(text(self.data, "trigger", "a step failed"), text(self.data, "phase"), codes)
 
     @property
     def headline(self) -> str:

@@ -42,6 +42,7 @@ class FailureNotRepeated(Rule[FailedStep]):
         if (
             subject.reproduced is not False
             or subject.births
+            or subject.norm_overflowed
             or subject.run.complete
             or subject.trigger == "spike"
         ):
