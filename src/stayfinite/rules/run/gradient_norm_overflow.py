@@ -42,8 +42,9 @@ class GradientNormOverflow(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if not subject.norm_overflowed or subject.births:
+        if not subject.norm_overflowed:
             return
+        born = subject.birth.birth if subject.birth is not None else None  # where values became this large
         name, size = subject.largest_gradient or ("", None)
         seen = size is not None and size > 0  # not where the script had clipped it to nothing
         of = f"; the largest is {size:.3g}, of {name}" if seen else ""
@@ -57,4 +58,6 @@ class GradientNormOverflow(Rule[FailedStep]):
             else "find out what makes the gradient this large: a sum instead of a mean, a division by next to nothing",
             evidence={"parameter": name, "largest_gradient": size, "largest_input": inputs},
             cause="DATA_SCALE" if from_data else None,
+            file=born.file if born is not None else None,
+            line=born.line if born is not None else None,
         )
