@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+export PYTHONDONTWRITEBYTECODE :=  # the tests start hundreds of processes: none compiles again what another has
 
 .PHONY: demo test lint types imports unit test-long test-torch test-browser bench clean help
 
