@@ -213,6 +213,13 @@ class WatchedLoop:
             self._decide(optimizer, step)
         return None
 
+    def wants_scaler_update(self, update: Callable[[], None], *, forced: bool) -> None:
+        """The body calls scaler.update(): what was refused since the last one is not the scaler's business."""
+        if self.replaying or not self.listening:
+            update()
+        else:
+            self._refusal_handler.update_scale(update, forced=forced)
+
     def _decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         with self.paused():
             self.decision.decide(optimizer, step)

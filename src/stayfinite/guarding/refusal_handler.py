@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -81,10 +81,19 @@ class RefusalHandler:
         attempt = outcome.attempt
         attempt.update_was_bad = refused.bad_update
         scaling = self._recovery.scaling
-        scaling.refused(overflow=outcome.trouble == "gradient" and scaling.on)
+        scaling.refused(attempt.group, overflow=outcome.trouble == "gradient" and scaling.on)
         self._recovery.undo(attempt.group, update_was_made=attempt.made)
         self._owner.window = None
         return refused
+
+    def update_scale(self, update: Callable[[], None], *, forced: bool) -> None:
+        """The loop's own call of scaler.update(); `forced`: to a scale of its own."""
+        scaling = self._recovery.scaling
+        refused = scaling.has_refused
+        if scaling.prepare_update() or forced:
+            update()
+        if refused and not forced:
+            self.settle_scale()
 
     def settle_scale(self) -> None:
         """The scaler of a refused step: halved or as it was, not below its floor, and a number."""

@@ -120,7 +120,7 @@ class StepFollower:
         """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
         recovery = self._run.recovery
         aftermath = Aftermath(self._run.state, self._run.state.optimizers, keep_scheduler=True)
-        recovery.scaling.refused(overflow=False)
+        recovery.scaling.refused(self._run.state.optimizers, overflow=False)
         self._replay = Replay(recovery, refusal.attempt)
         self._replays_update = refusal.attempt.update_was_bad
         try:

@@ -240,6 +240,9 @@ class ScriptTraining:
     def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
         return step()  # the scaler looks for itself; if it finds nothing it calls optimizer.step
 
+    def wants_scaler_update(self, update: Callable[[], None], *, forced: bool) -> None:
+        update()
+
     def _traced(self, step: Callable[[], Any]) -> Any:
         with self._tracer.following_again():
             return step()

@@ -18,6 +18,7 @@ class Scaling:
         self._scaler = scaler
         self.floor = floor
         self._before_refusal: tuple[dict[str, Any], bool] | None = None
+        self._refused: set[int] = set()  # optimizers of refused steps, since the last update()
         self._last_finite: float | None = None
 
     @property
@@ -113,10 +114,30 @@ class Scaling:
         if self.on and self._scaler.get_scale() < self.floor:
             self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": self.floor})
 
-    def refused(self, *, overflow: bool) -> None:
+    def refused(self, optimizers: Sequence[Optimizer], *, overflow: bool) -> None:
         """A step was refused: remember the scaler as it is, for `settle_refusal`."""
         if self.on:
             self._before_refusal = (self._scaler.state_dict(), overflow)
+            self._refused.update(id(optimizer) for optimizer in optimizers if not overflow)
+
+    @property
+    def has_refused(self) -> bool:
+        """A step was refused since the last update()."""
+        return self._before_refusal is not None
+
+    def prepare_update(self) -> bool:
+        """Before a loop's own update(): is anything left for it to do, besides steps that were refused?
+
+        A refused step that is no overflow says nothing of the scale; other optimizers of the loop go on with theirs.
+        """
+        if not self._refused:
+            return True
+        states = self._scaler._per_optimizer_states
+        for number in self._refused:
+            states.pop(number, None)
+        self._refused.clear()
+        self._before_refusal = None
+        return any(state["found_inf_per_device"] for state in states.values())
 
     def settle_refusal(self, *, for_now: bool = False) -> None:
         """After update() of a refused step: an overflow has halved the scale, which stops at the floor; anything
@@ -126,6 +147,7 @@ class Scaling:
         before, overflow = self._before_refusal
         if not for_now:  # in the middle of a body that may still call update()
             self._before_refusal = None
+            self._refused.clear()
         if not overflow and 0 < before["scale"] < math.inf:
             self._scaler.load_state_dict(before)
         else:

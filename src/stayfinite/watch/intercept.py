@@ -29,6 +29,9 @@ class LoopListener(Protocol):
 
     def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any: ...
 
+    def wants_scaler_update(self, update: Callable[[], None], *, forced: bool) -> None:
+        """`forced`: to a scale that the loop has chosen itself."""
+
 
 @contextmanager
 def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: Any) -> Iterator[None]:
@@ -59,6 +62,9 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
     def scaler_step(original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         return listener.wants_scaler_step(optimizer, lambda: original(optimizer, *args, **kwargs))
 
+    def scaler_update(original: Any, new_scale: Any = None) -> None:
+        listener.wants_scaler_update(lambda: original(new_scale), forced=new_scale is not None)
+
     with Listening() as listening:
         listening.add(listen("backward", backward))
         listening.add(listen("total_norm", total_norm))
@@ -66,6 +72,7 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
             listening.add(listen_to(optimizer, "step", _around_step(listener, optimizer)))
         if scaler is not None and scaler.is_enabled():
             listening.add(listen_to(scaler, "step", scaler_step))
+            listening.add(listen_to(scaler, "update", scaler_update))
         yield
 
 
