@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from campaign import describe, shrink
-from trials.tables import draw
+from trials.tables import Spec, draw
 from trials.trial import differences
 
 SEED, TRIALS, GROUP = 20, 300, 30
@@ -18,3 +18,16 @@ def test_trials(first: int) -> None:
         spec, found = shrink(draw(SEED, index))
         lines.append(f"python bench/campaign.py --seed {SEED} --only {index}: {spec}: {describe(found)}")
     assert not failed, f"{len(failed)} of {GROUP} trials differ: {failed}\n" + "\n".join(lines)
+
+
+FOUND = [
+    Spec(model="gan", scaler="float16", way="watch", fault="nan in the batch"),
+    Spec(model="gan", scaler="float16", way="watch", fault="nan rate"),
+    Spec(model="gan", way="watch", fault="nan, continue", turn=1, place="forward"),
+]
+"""Trials that differed once."""
+
+
+@pytest.mark.parametrize("spec", FOUND, ids=str)
+def test_trials_that_differed(spec: Spec) -> None:
+    assert differences(spec) == []

@@ -67,7 +67,8 @@ class DecisionMaker:
         self._begun = bool(self._undecided)
 
     def end_body(self) -> None:
-        if not self.trained:
+        after_updates = not self._begun and self._run.recovery.transaction.buffers_were_written
+        if not self.trained or after_updates:  # a forward pass that the body made nothing of
             self._refusal_handler.mend_buffers()
         if self._aftermaths:
             self._refusal_handler.settle_scale()

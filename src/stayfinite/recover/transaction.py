@@ -69,6 +69,14 @@ class Transaction:
         self.open = True
 
     @property
+    def buffers_were_written(self) -> bool:
+        """A forward pass has been here since `begin`: what counts batches has counted. Asks no device."""
+        return any(
+            slot.saved is not None and slot.tensor is not None and slot.tensor._version != slot.version
+            for slot in self._slots
+        )
+
+    @property
     def has_new_buffers(self) -> bool:
         """Buffers that were not there when the step began."""
         return self._count() != len(self._slots)
