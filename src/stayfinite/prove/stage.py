@@ -1,0 +1,103 @@
+"""Stage: a failing run that candidates are applied to, and the expressions of it that must not change."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stayfinite.findings.mechanism.kind import Judged, Kind
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.prove.expression import looked_at
+from stayfinite.prove.trial import TrialResult
+from stayfinite.remedies.remedy import Case, Prescription, Remedy, case_of
+from stayfinite.remedies.source import Edit, edited
+
+
+@dataclass(slots=True)
+class Stage:
+    """A failing run that a candidate is applied to: untouched, or with an earlier remedy in effect."""
+
+    result: TrialResult
+    step: FailedStep
+    judged: Judged
+    texts: dict[str, str] = field(default_factory=dict)
+    remedies: tuple[Remedy, ...] = ()
+    distortion: float | None = None
+
+
+def stage_of(result: TrialResult, place: tuple[str | None, int | None] | None) -> Stage | None:
+    """The failure to cure: the one at this place, or the first that has a birth."""
+    found = [(step, step.judged[0]) for step in result.failures if step.judged]
+    if place is not None:
+        at = [pair for pair in found if (pair[1].birth.birth.file, pair[1].birth.birth.line) == place]
+        found = at or found
+    return Stage(result, *found[0]) if found else None
+
+
+def fails_elsewhere(following: Stage, stage: Stage) -> bool:
+    here, there = stage.judged.birth, following.judged.birth
+    return (here.birth.line, here.op, here.phase) != (there.birth.line, there.op, there.phase)
+
+
+def case_at(stage: Stage) -> Case:
+    file = stage.judged.birth.birth.file
+    text = None
+    if file is not None:
+        text = stage.texts.get(os.path.realpath(file))
+        if text is None and Path(file).is_file():
+            text = Path(file).read_text(encoding="utf-8", errors="strict")
+    return case_of(stage.step, stage.judged, text)
+
+
+def observed_spans(case: Case, one: Prescription) -> list[tuple[int, int]]:
+    """The expressions that must not change: those that are edited, or what the remedy names instead."""
+    site = case.site
+    assert site is not None
+    nodes: list[ast.expr] = getattr(one.remedy, "observed", lambda case: [])(case)
+    if nodes:
+        return [site.span(node) for node in nodes]
+    return [(edit.start, edit.end) for edit in one.edits if not edit.statement]
+
+
+def observable(case: Case, one: Prescription) -> str:
+    """The edited source in which the observed expressions hand their values over."""
+    site = case.site
+    assert site is not None
+    watched = observed_spans(case, one)
+    own = {(edit.start, edit.end) for edit in one.edits}
+    if set(watched) <= own:
+        return edited(site.text, one.edits, looked_at)
+    others = [Edit(s, e, looked_at(site.text[s:e])) for s, e in watched]
+    overlapping = any(s < o.end and o.start < e for s, e in own for o in others)
+    return edited(site.text, one.edits if overlapping else [*one.edits, *others])
+
+
+def failing_part(value: Tensor, case: Case) -> Tensor | None:
+    """Where the expression fails: what is not finite, or the zeros at which the slope of a root is not."""
+    bad = ~torch.isfinite(value)
+    if not bool(bad.any()) and case.birth.phase == "backward" and case.kind is Kind.ROOT_GRADIENT_AT_ZERO:
+        bad = value == 0
+    return bad if bool(bad.any()) else None
+
+
+def moved_losses(stage: Stage, result: TrialResult) -> float | None:
+    """How far the losses of the healthy steps before the failing one moved."""
+    before = {step: loss for step, loss in stage.result.losses if step < stage.step.step}
+    pairs = [(before[step], loss) for step, loss in result.losses if step in before]
+    moved = [abs(a - b) / (abs(a) + 1e-12) for a, b in pairs if a == a and b == b]
+    if not moved:
+        return None
+    return 0.0 if max(moved) < 1e-6 else max(moved)
+
+
+def nothing_failed(result: TrialResult) -> str:
+    if result.ended != "finished":
+        return f"nothing proved: the replay {result.ended}"
+    return "nothing proved: " + (
+        "the place where it began is not known" if result.failures else "the replay did not fail"
+    )
