@@ -292,7 +292,7 @@ def place_of(error: BaseException) -> Place:
 
 _ABOUT_VALUES = ("nan", "inf", "invalid", "out of bounds", "out of range", "between 0 and 1", "singular",
                  "positive-definite", "positive definite", "converge", "finite", "constraint",
-                 "probability")  # fmt: skip
+                 "probability", "range error", "too large", "division by zero")  # fmt: skip
 
 
 def _is_about_values(error: BaseException) -> bool:

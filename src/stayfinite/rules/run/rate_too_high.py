@@ -64,10 +64,12 @@ class RateTooHigh(Rule[FailedStep]):
         failed = bool(birth or subject.state) or (not subject.run.complete and subject.trigger != "exception")
         before = first is not None and first.word in ("parameter", "state")  # weights that were bad already
         if failed and moved is not None and (first is None or first.kind in DEPENDS_ON_SIZE or before):
-            times = f"{moved:.2g}" if math.isfinite(moved) else "more than 1e38"
+            known = math.isfinite(moved)
+            far = f"by {moved:.2g} times their own size" if known else "further than float32 can measure"
+            by = "by that factor and more" if known else "to a usual one, between 1e-5 and 1"
             yield self.finding(
-                f"at learning rate {_shown(rate)} one update moved the weights by {times} times their own size",
-                fix="lower the learning rate by that factor and more, then restart from weights before the update",
+                f"at learning rate {_shown(rate)} one update moved the weights {far}",
+                fix=f"lower the learning rate {by}, then restart from weights before the update",
                 evidence={"update_ratio": moved, "lr": rate},
                 depth=Depth.FIRST if absurd_rate(subject) else Depth.UPSTREAM,
                 place=place,

@@ -46,6 +46,8 @@ class RateFromCheckpoint(Rule[FailedStep]):
         for load in subject.run.loads:
             if load.kind not in ("optimizer", "scheduler"):
                 continue
+            if subject.births and subject.step <= load.step:
+                continue  # it failed before any update was made at the loaded rate
             scheduled = bool(subject.run.schedulers) or _set_by_hand(subject, load)
             replaced = _replaced(load, scheduled=scheduled)
             if replaced is None:
