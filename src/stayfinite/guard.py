@@ -94,7 +94,7 @@ class Guard:
         )
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
         run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
-        self.run_dir, self.recovery = run.folder, run.recovery
+        self.run_dir, self.recovery, self.ranks = run.folder, run.recovery, run.ranks
         self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
         self._audit = Audit(self.state, run.device, run.reporter.finding)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:

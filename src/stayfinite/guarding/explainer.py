@@ -14,6 +14,7 @@ from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
+from stayfinite.guarding.lone_rank import own_gradients
 from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_capsule import write_step_capsule
@@ -51,7 +52,7 @@ class Explainer:
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:
-            with self._run.observers.paused():
+            with self._run.observers.paused(), own_gradients(self._run.state.models.values()):
                 return Replay(self._run.recovery, attempt).of_functions()
         except LateBinding as obstacle:
             self._run.reporter.tell("warning", f"the refused step was not replayed: {obstacle}")
@@ -63,13 +64,19 @@ class Explainer:
             return None
 
     def from_any_rank(self, evidence: FailedStep | None, first: int | None) -> FailedStep | None:
-        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it."""
+        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it.
+
+        `first`: the rank whose loss was bad, where that is known. Else the first that saw a bad value come up.
+        """
         ranks = self._run.ranks
         if not ranks.together:
             return evidence
-        found = ranks.share(pickle.dumps(evidence) if evidence is not None else None, first)
-        seen: FailedStep | None = pickle.loads(found) if found is not None else None
-        return seen
+        told = ranks.texts(pickle.dumps(evidence) if evidence is not None else b"")
+        seen: dict[int, FailedStep] = {number: pickle.loads(text) for number, text in enumerate(told) if text}
+        if not seen:
+            return None
+        chosen = min(seen, key=lambda number: (number != first, not _was_born(seen[number]), number))
+        return replace(seen[chosen], rank=chosen if first is None else first)
 
     def file(
         self,
@@ -134,6 +141,7 @@ class Explainer:
             step = replace(
                 step,
                 phase=evidence.phase,
+                rank=evidence.rank if step.rank is None else step.rank,
                 births=evidence.births,
                 sink=evidence.sink,
                 path=evidence.path,
@@ -148,3 +156,8 @@ class Explainer:
         incident.world_size = world_size()
         incident.rank = step.rank if incident.world_size > 1 else 0
         return incident
+
+
+def _was_born(seen: FailedStep) -> bool:
+    """The bad value came up in this step, and was not given to it."""
+    return seen.birth is not None and seen.birth.transition != "outside"

@@ -25,6 +25,7 @@ from stayfinite.launch.training_parts import training_parts
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
+from stayfinite.recover.ranks import rank, world_size
 from stayfinite.watch.intercept import intercept, roots_of
 
 _BESIDE_KEPT = 8
@@ -53,6 +54,8 @@ class ScriptTraining:
         self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
         self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
+        self.bad_ranks: dict[int, int | None] = {}  # by step
+        self.world_size, self.together = 1, False
         self.counts = Counters()
         self.obstacle: str | None = None
 
@@ -113,6 +116,7 @@ class ScriptTraining:
         schedulers = [s for w in self._observers.schedulers.known if (s := w.scheduler()) is not None]
         models, averages = training_parts(optimizers)
         refuses = self._policy is not None
+        self.world_size = world_size()
         guard = ScriptGuard(
             self._observers,
             next(iter(models.values())) if len(models) == 1 else models,
@@ -253,6 +257,7 @@ class ScriptTraining:
             step = self._observers.history.recent[-1].step
             self.refused += 1
             self.actions[step] = "skip"
+            self.bad_ranks[step] = rank() if self.world_size > 1 else None
             self._detector.step_was_skipped(step)
 
     def _mended(self) -> None:
@@ -263,6 +268,9 @@ class ScriptTraining:
     def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
         self.refused += 1
         self.actions[result.step] = result.action
+        known = refused.rank if evidence is None or refused.rank is not None else evidence.rank
+        self.bad_ranks[result.step] = known
+        self.together = self._guard is not None and self._guard.ranks.together
         self._detector.step_was_refused(refused.trigger, result.step, evidence)
 
 

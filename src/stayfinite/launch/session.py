@@ -21,6 +21,8 @@ from stayfinite.launch import state_scan
 from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.file_changes import FileChanges
 from stayfinite.launch.options import Options
+from stayfinite.launch.rank_place import RankPlace
+from stayfinite.launch.rank_report import RankReport
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script import ScriptEnd, without_our_frames
 from stayfinite.launch.script_training import ScriptTraining
@@ -29,6 +31,7 @@ from stayfinite.launch.suspicions import Suspicion
 from stayfinite.observers.gradients import gradient_facts
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
+from stayfinite.recover.ranks import RankLost
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.replay.sites import USER, kind_of_file
@@ -38,13 +41,15 @@ from stayfinite.watch.environment import environment
 class Session:
     """Watches a run. `start`, then the script, then `finish`."""
 
-    def __init__(self, options: Options, files: FileChanges | None = None) -> None:
-        self.options, self._files = options, files
+    def __init__(
+        self, options: Options, files: FileChanges | None = None, place: RankPlace | None = None
+    ) -> None:
+        self.options, self._files, self._place = options, files, place or RankPlace()
         self.tracer = Tracer()
         self.observers = RunObservers(tracer=self.tracer)
         self.history = self.observers.history
         self.detector = FailureDetector(self.observers, self.tracer)
-        self.folder = RunFolder(options.run_dir)
+        self.folder = RunFolder(options.run_dir, self._place.rank)
         self.training = ScriptTraining(self.observers, self.detector, self._policy(), options, self.folder)
         self.sign: str | None = None  # of trouble in a script that never trained
         self._state: tuple[StateTensor, ...] = ()  # what is not finite when the script is over
@@ -123,10 +128,27 @@ class Session:
 
     def close(self, incidents: list[Incident]) -> None:
         """Say in the incidents what was done about them, and keep the folder of the run if it is worth keeping."""
+        training = self.training
         for incident in incidents:
-            if incident.step in self.training.actions:
-                incident.action = self.training.actions[incident.step]
-        self.folder.close(keep=self.training.refused > 0)
+            incident.world_size = training.world_size
+            if incident.step in training.actions:
+                incident.action = training.actions[incident.step]
+                incident.rank = training.bad_ranks[incident.step] if training.world_size > 1 else 0
+            elif training.world_size > 1:
+                incident.rank = self._place.rank
+        self.folder.close(keep=training.refused > 0)
+
+    def rank_report(self, incidents: list[Incident], remarks: list[str]) -> RankReport:
+        """For whoever started several ranks."""
+        training = self.training
+        world = training.world_size
+        return RankReport(self._place.rank, world, incidents, remarks, training.refused, self._has_trained)
+
+    def known_here_alone(self, incidents: list[Incident], end: ScriptEnd) -> list[Incident]:
+        """What rank 0 does not know: how this rank ended, and what ranks that decide alone have met."""
+        if end.error is not None:
+            return incidents
+        return [one for one in incidents if one.step in self.training.actions and not self.training.together]
 
     @property
     def most_refused(self) -> bool:
@@ -206,6 +228,8 @@ class Session:
         yield from self.training.remarks(weights_are_finite=finite)
 
     def _note_uncaught(self, error: BaseException) -> None:
+        if isinstance(error, RankLost):
+            return  # the rank that is gone has its own story
         if self.observers.files.raised(error):
             return  # a damaged file is a failure by itself, and no value is to blame
         place = place_of(error)

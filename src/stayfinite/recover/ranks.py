@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,8 +22,34 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """This process's rank; 0 where torch.distributed is not in use."""
-    return dist.get_rank() if world_size() > 1 else 0
+    """This process's rank; where torch.distributed is not in use, its number among the launcher's processes, or 0."""
+    if world_size() > 1:
+        return dist.get_rank()
+    ranks, number = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
+    return int(number) if ranks.isdigit() and number.isdigit() and int(ranks) > 1 else 0
+
+
+_asked: dict[str, int] = {}
+_ANSWER_SECONDS = 60.0
+
+
+def told_by_rank_0(name: str, make: Callable[[], str]) -> str | None:
+    """What `make` gives on rank 0, for all ranks; no collective. None where rank 0 has not said it within a minute.
+
+    The ranks speak through the store they met at, so that nothing of the script's own traffic is touched.
+    """
+    if world_size() == 1:
+        return make()
+    _asked[name] = _asked.get(name, 0) + 1
+    key, store = f"stayfinite/{name}/{_asked[name]}", dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.set(key, text := make())
+        return text
+    try:
+        store.wait([key], timedelta(seconds=_ANSWER_SECONDS))
+        return bytes(store.get(key)).decode()
+    except RuntimeError:  # it timed out: rank 0 trains nothing
+        return None
 
 
 class Ranks:
@@ -85,17 +112,11 @@ class Ranks:
 
     def union(self, names: Sequence[str]) -> list[str]:
         """The names that any rank gives, first rank first; the same on every rank."""
-        texts = (text.decode() for text in self._texts("\0".join(names).encode()))
+        texts = (text.decode() for text in self.texts("\0".join(names).encode()))
         return list(dict.fromkeys(name for text in texts if text for name in text.split("\0")))
 
-    def share(self, mine: bytes | None, first: int | None = None) -> bytes | None:
-        """What one rank has, for all: rank `first`'s if it has any, else that of the lowest rank that has."""
-        texts = self._texts(mine or b"")
-        order = [*([first] if first is not None and first < len(texts) else []), *range(len(texts))]
-        return next((texts[number] for number in order if texts[number]), None)
-
-    def _texts(self, mine: bytes) -> list[bytes]:
-        """Every rank's, of whatever length."""
+    def texts(self, mine: bytes) -> list[bytes]:
+        """Every rank's, of whatever length; the same list on every rank. All must ask."""
         if not self.together:
             return [mine]
         own = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
