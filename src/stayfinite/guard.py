@@ -23,7 +23,7 @@ from stayfinite.guarding.maintenance import Intervals, Maintenance
 from stayfinite.guarding.proofs import check_prove
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.guarding.step_owner import NoGradients, StepOwner
 from stayfinite.recover import CheckpointError, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
@@ -199,9 +199,14 @@ class Guard:
 
     def _update(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult:
         """All gradients are there: make the update if they are good."""
-        attempt = self._owner.gather(optimizers, step)
-        if self._sync or self._deferred.must_wait(attempt):
-            outcome = self._owner.look(attempt)
+        try:
+            attempt = self._owner.gather(optimizers, step)
+            waits = self._sync or self._deferred.must_wait(attempt)
+            outcome = self._owner.look(attempt) if waits else None
+        except NoGradients:
+            self._owner.abandon(optimizers)
+            raise
+        if outcome is not None:
             if outcome.trouble is None:
                 outcome = self._owner.apply(outcome)
             if outcome.trouble is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from stayfinite.findings import Incident
 from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.ranking import explain
+from stayfinite.findings.rule import examine
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
@@ -111,6 +112,16 @@ class Explainer:
         """State was found bad between two steps: an incident of its own."""
         refused = facts.of_state(self._run.reporter.step, self._run.health)
         self._run.reporter.of_incident(self._explain(refused, None, action), goes_on=False)
+
+    def drifted(self, seen: FailedStep) -> None:
+        """Replicas that were equal no longer are: an incident of its own."""
+        incident = to_incident(seen, examine(seen, only=("DST001",)), environment(self._run.device))
+        incident.rank, incident.world_size = seen.rank, world_size()
+        self._run.reporter.of_incident(incident, goes_on=False)
+        self._run.reporter.tell(
+            "drift",
+            f"before step {seen.step}: the weights of rank {seen.rank} are no longer those of the other ranks",
+        )
 
     def conclude(self) -> None:
         """The run is over: a run without a bad value may have failed all the same (learning rates, lost updates)."""

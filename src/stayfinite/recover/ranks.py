@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +63,16 @@ class Ranks:
     def __init__(self, device: torch.device, models: Iterable[nn.Module]) -> None:
         self._device, self._models = device, list(models)
         self._group: Any = None
+        self._ignored = False
+
+    @contextmanager
+    def ignored(self) -> Iterator[None]:
+        """Decide as if there were no other ranks: where they cannot be expected to come."""
+        before, self._ignored = self._ignored, True
+        try:
+            yield
+        finally:
+            self._ignored = before
 
     @property
     def joined_unevenly(self) -> bool:
@@ -77,7 +88,14 @@ class Ranks:
     @property
     def together(self) -> bool:
         """There are other ranks, and they come to every decision."""
-        return world_size() > 1 and not self.joined_unevenly
+        return not self._ignored and world_size() > 1 and not self.joined_unevenly
+
+    @property
+    def group(self) -> Any:
+        """The guard's own process group, None with one rank. The first time, all ranks must ask for it together."""
+        if self._group is None and world_size() > 1:
+            self._group = dist.new_group(timeout=_timeout(self._device))
+        return self._group
 
     def gather(self, numbers: Tensor) -> Tensor:
         """A (ranks, len(numbers)) table with one row a rank, the same on every rank; no transfer to the host."""
@@ -90,9 +108,7 @@ class Ranks:
         # The older name warns from torch 2.13 on.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         try:
-            if self._group is None:
-                self._group = dist.new_group(timeout=_timeout(row.device))
-            all_gather(flat, row, group=self._group)
+            all_gather(flat, row, group=self.group)
         except RuntimeError as error:
             raise RankLost(
                 f"rank {rank()}: another rank has died, or did not come to this step's decision in time "
@@ -106,27 +122,48 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one: what one rank sees, all must act on. All must ask."""
+        return self.any_of(flag)[0]
+
+    def any_of(self, *flags: bool) -> list[bool]:
+        """The same of several, in one go."""
         if not self.together:
-            return flag
-        return bool(self.gather(torch.tensor([float(flag)], device=self._device)).any())
+            return list(flags)
+        table = self.gather(torch.tensor([float(flag) for flag in flags], device=self._device))
+        return [bool(column) for column in table.any(0).tolist()]
 
     def union(self, names: Sequence[str]) -> list[str]:
-        """The names that any rank gives, first rank first; the same on every rank."""
-        texts = (text.decode() for text in self.texts("\0".join(names).encode()))
-        return list(dict.fromkeys(name for text in texts if text for name in text.split("\0")))
+        """The names that any rank gives, first rank first; the same on every rank. All must ask."""
+        return joined(self.texts(packed(names)))
 
     def texts(self, mine: bytes) -> list[bytes]:
         """Every rank's, of whatever length; the same list on every rank. All must ask."""
+        return [text for text, _ in self.exchange(mine)]
+
+    def exchange(self, mine: bytes, *numbers: int) -> list[tuple[bytes, list[int]]]:
+        """Every rank's text and whole numbers. Where no rank has a text it is one collective."""
         if not self.together:
-            return [mine]
-        own = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
-        lengths = self.gather(torch.tensor([own.numel()], device=self._device)).flatten().tolist()
-        if not any(lengths):
-            return [b""] * len(lengths)
-        padded = torch.zeros(max(lengths), dtype=torch.uint8, device=self._device)  # all rows of one length
-        padded[: own.numel()] = own
-        rows = self.gather(padded).tolist()
-        return [bytes(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+            return [(mine, list(numbers))]
+        own = torch.tensor(list(mine), dtype=torch.uint8)
+        heads = self.gather(
+            torch.tensor([own.numel(), *numbers], dtype=torch.int64, device=self._device)
+        ).tolist()
+        longest, texts = max(length for length, *_ in heads), [b""] * len(heads)
+        if longest:
+            padded = torch.zeros(longest, dtype=torch.uint8)  # all rows of one length
+            padded[: own.numel()] = own
+            rows = self.gather(padded.to(self._device)).tolist()
+            texts = [bytes(row[:length]) for row, (length, *_) in zip(rows, heads, strict=True)]
+        return [(text, rest) for text, (_, *rest) in zip(texts, heads, strict=True)]
+
+
+def packed(names: Sequence[str]) -> bytes:
+    """Names as one text."""
+    return "\0".join(names).encode()
+
+
+def joined(texts: Iterable[bytes]) -> list[str]:
+    """The names of several such texts, each once."""
+    return list(dict.fromkeys(name for text in texts if text for name in text.decode().split("\0")))
 
 
 def _timeout(device: torch.device) -> timedelta | None:
