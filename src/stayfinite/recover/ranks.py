@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stayfinite.recover.roll_call import RollCall, trained_by_all
+
 
 class RankLost(RuntimeError):
     """Another rank has died, or did not come to the decision that all ranks take together."""
@@ -60,8 +62,17 @@ class Ranks:
     once more than the others. There each decides alone, from gradients that are averaged and so the same everywhere.
     """
 
-    def __init__(self, device: torch.device, models: Iterable[nn.Module]) -> None:
-        self._device, self._models = device, list(models)
+    def __init__(
+        self,
+        device: torch.device,
+        models: Iterable[nn.Module],
+        name: str = "",
+        tell: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`name`: the line that made the guard. `tell` hears of ranks that did not come there."""
+        self._device, self._models, self._tell = device, list(models), tell
+        self._all_have_it: bool | None = True if trained_by_all(self._models) else None
+        self._roll_call = RollCall(name)
         self._group: Any = None
         self._ignored = False
 
@@ -88,7 +99,17 @@ class Ranks:
     @property
     def together(self) -> bool:
         """There are other ranks, and they come to every decision."""
-        return not self._ignored and world_size() > 1 and not self.joined_unevenly
+        if self._ignored or world_size() == 1 or self.joined_unevenly:
+            return False
+        if self._all_have_it is None:
+            self._all_have_it = self._roll_call.all_came()
+            if not self._all_have_it and self._tell is not None:
+                self._tell(
+                    "warning",
+                    f"not all {world_size()} ranks have made this guard, so rank {rank()} decides alone about what it "
+                    "trains. If all of them train it, make the guard on every rank, at the same line.",
+                )
+        return self._all_have_it
 
     @property
     def group(self) -> Any:
