@@ -84,7 +84,8 @@ class Guard:
             the alphas of a layer). Called before every epoch of `watch`, before a copy to go back to is taken, before
             a save, after a restore and at the first refused step of a row; it leaves no trace.
         plan: stages that begin small and scale up when their criteria hold.
-        listeners: callables or TensorBoard writers that get every record too.
+        listeners: callables, TensorBoard writers or `stayfinite.loggers` that get every record too; loggers hear of
+            incidents and decisions, and of several ranks only rank 0's are used.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.named(policy)
         self.state = TrainingState(model, optimizer, scheduler, scaler, ema)

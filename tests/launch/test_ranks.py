@@ -110,7 +110,7 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(tmp_path: Path) -> N
 @pytest.mark.long
 def test_a_rank_that_raises_ends_the_run_with_its_code(tmp_path: Path) -> None:
     code, _, errors = ended(tmp_path, *STAYFINITE, "--nproc-per-node", "2", str(SCRIPT), "raise")
-    assert code == 1 and errors.count("rank 1 has had enough") == 1
+    assert code == 1 and errors.count("ValueError: rank 1 has had enough") == 1
     assert "Born at" not in errors
 
 

@@ -14,6 +14,7 @@ from stayfinite.guarding.foresight import Foresight
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.reporter import RunReporter
+from stayfinite.loggers.logger import Logger
 from stayfinite.observers.history import here
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
@@ -58,7 +59,7 @@ class GuardedRun:
             self.folder if refuses else None,
             self.device,
             self.observers.history,
-            listeners,
+            [one for one in listeners if rank() == 0 or not isinstance(one, Logger)],
             says=says if rank() == 0 else "nothing",
         )
         self.ranks = Ranks(self.device, state.models.values(), name, self.reporter.tell)
