@@ -35,5 +35,5 @@ class TensorBoardLogger(Logger):
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._where))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self._where))
         return self._writer
