@@ -156,10 +156,11 @@ def main() -> None:
         left = asked.only or list(range(share))
         while left:  # a schedule that hangs takes its processes with it: the rest goes on in new ones
             done, failed = run(asked.seed, ranks, left)
+            print(f"{ranks} ranks: {done} schedules ended, {time.monotonic() - begun:.0f} s", flush=True)
+            for line in failed:
+                print(line, flush=True)
             all_done, all_failed = all_done + done, all_failed + failed
             left = left[done + 1 :]
-    for line in all_failed:
-        print(line)
     print(
         f"{all_done} schedules ended, {len(all_failed)} failed, seed {asked.seed}, ranks "
         f"{', '.join(map(str, asked.ranks))}, {time.monotonic() - begun:.0f} s"

@@ -45,4 +45,5 @@ class ReplicaCheck:
         usual = Counter(fingerprints).most_common(1)[0][0]  # of as many of each: that of the lower rank
         replicas = tuple(ReplicaFacts(rank, equal=own == usual) for rank, own in enumerate(fingerprints))
         first = next(replica.rank for replica in replicas if not replica.equal)
-        return FailedStep(step, "state", "parameter", RunRecord(replicas=replicas), rank=first)
+        run = RunRecord(replicas=replicas)
+        return FailedStep(step, "state", "parameter", run, reproduced=None, rank=first)

@@ -115,7 +115,10 @@ class Numbers:
         known = {name: value for name, value in components.items() if value is not None}
         rows = [others[i : i + _WIDTH] for i in range(0, len(others), _WIDTH)]
         losses = [row[_LOSS] if row[_SEEN] else None for row in rows] or [mean(0)]
+        marks = [Marks.of_number(row[_MARKS]) for row in rows] or [self._marks]
         norms = [row[_NORM] for row in rows] or [own[0]]
+        if any(mark.is_part for mark in marks):  # gradients were averaged, then spread: no part tells a rank
+            norms = [math.hypot(*norms) if all(map(math.isfinite, norms)) else _worst(norms)] * len(norms)
         seen = [loss for loss in losses if loss is not None]
         bad_rank = _first_bad_rank(
             [loss is None or math.isfinite(loss) for loss in losses], [math.isfinite(norm) for norm in norms]
@@ -124,7 +127,6 @@ class Numbers:
         def worst(name: str, column: int) -> float | None:
             return _worst([row[column] for row in rows] or [extra[name]]) if name in extra else None
 
-        marks = [Marks.of_number(row[_MARKS]) for row in rows] or [self._marks]
         scales = [row[_SCALE] for row in rows if row[_SCALE] != 0.0]
         return StepVerdict(
             loss=sum(seen) / len(seen) if seen else None,
@@ -151,14 +153,15 @@ class Marks:
     has_gradients: bool = True
     settings_are_bad: bool = False
     is_half: bool = False
+    is_part: bool = False  # its norm is that of the gradients which this rank holds
 
     def number(self) -> float:
-        return float(self.has_gradients + 2 * self.settings_are_bad + 4 * self.is_half)
+        return float(self.has_gradients + 2 * self.settings_are_bad + 4 * self.is_half + 8 * self.is_part)
 
     @classmethod
     def of_number(cls, number: float) -> Marks:
         bits = int(number)
-        return cls(bool(bits & 1), bool(bits & 2), bool(bits & 4))
+        return cls(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
 
 
 _NORM, _RATIO, _LOSS, _SEEN, _SCALE, _MARKS = range(6)

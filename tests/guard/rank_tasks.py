@@ -1,6 +1,6 @@
 """One rank that trains, saves and restores under guard, with replicas or shards. Prints a JSON line a task.
 
-`python rank_checkpoints.py RANK RANKS FOLDER TASK...`; a task names the parallelism and what is done.
+`python rank_tasks.py RANK RANKS FOLDER TASK...`; a task names the parallelism and what is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from stayfinite import Guard
-from stayfinite.recover import CheckpointError
+from stayfinite.recover import CheckpointError, save_meeting
 
 STEPS, SAVED_AT = 8, 4
 
@@ -37,6 +37,11 @@ def build(task: str, ranks: int) -> tuple[Any, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), 1e-2)
 
 
+def own_part(parameter: Tensor) -> Tensor:
+    part: Tensor = getattr(parameter, "to_local", lambda: parameter)()
+    return part.view(-1)
+
+
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Of whole weights and moments, however they are spread."""
     tensors = [*model.parameters(), *(v for s in optimizer.state.values() for v in s.values())]
@@ -44,9 +49,53 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in whole)).hexdigest()
 
 
+def count_collectives(task: str, model: Any, optimizer: Any, guard: Guard) -> dict[str, Any]:
+    """(collectives, bytes that this rank gives to the guard's own) of one step, plain and guarded."""
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+
+    def loss(x: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), x[:, :3].argmax(1))
+
+    def plain() -> None:
+        optimizer.zero_grad()
+        loss(x).backward()
+        if "clip" in task:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    def watched() -> None:
+        for _ in guard.watch([x]):
+            plain()
+
+    given: list[int] = []
+    real = guard.ranks.gather
+
+    def gather(row: Tensor) -> Tensor:
+        given.append(row.numel() * row.element_size())
+        return real(row)
+
+    guard.ranks.gather = gather  # type: ignore[method-assign]
+    counts = {}
+    for name, step in (("plain", plain), ("step", lambda: guard.step(loss, x)), ("watch", watched)):
+        while guard.step_count < 9:  # the first update has a copy, and looks are at 1, 2, 4 and 8
+            guard.step(loss, x)
+        given.clear()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            step()
+        collectives = [event for event in seen.key_averages() if event.key.startswith("c10d::")]
+        counts[name] = [sum(event.count for event in collectives), list(given)]
+    return counts
+
+
 def do(task: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
     model, optimizer = build(task, ranks)
-    guard = Guard(model, optimizer, run_dir=folder / f"run {task} {ranks}", quiet=True, check_every=2)
+    guard = Guard(
+        model,
+        optimizer,
+        run_dir=folder / f"run {task} {ranks}",
+        quiet=True,
+        check_every=0 if "count" in task else 2,
+    )
     name = "shards" if "shard" in task else "replicas.pt"
     report: dict[str, Any] = {}
 
@@ -57,6 +106,17 @@ def do(task: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
         for step in range(first, last):
             guard.step(loss, torch.randn(8, 6, generator=torch.Generator().manual_seed(100 * step + rank)))
 
+    if "count" in task:
+        return count_collectives(task, model, optimizer, guard)
+    if "drift" in task:
+        train(0, 5)
+        if rank == 1:
+            with torch.no_grad():
+                own_part(next(model.parameters()))[0] += 1e-7
+        train(5, 10)
+        found = sorted((folder / f"run {task} {ranks}" / "incidents").glob("*/incident.json"))
+        report["incidents"] = [json.loads(file.read_text(encoding="utf-8")) for file in found]
+        return report
     if "resume" in task:
         guard.restore(folder / name)
         report["restored"] = digest(model, optimizer)
@@ -71,7 +131,7 @@ def do(task: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
             guard.save(folder / f"own-{rank}.pt")
         elif "bad" in task:
             with torch.no_grad():
-                next(model.parameters()).view(-1)[0] = float("nan") if rank == 1 else 0.0
+                own_part(next(model.parameters()))[0] = float("nan") if rank == 1 else 0.0
             try:
                 guard.save(folder / "bad.pt")
             except CheckpointError as error:
@@ -89,6 +149,7 @@ def do(task: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    save_meeting._OTHERS_SECONDS = 3.0
     own_rank, count, scratch = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     if count > 1:
         store = scratch / f"store-{count}"
