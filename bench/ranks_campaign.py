@@ -111,11 +111,9 @@ def run(seed: int, ranks: int, numbers: list[int]) -> tuple[int, list[str]]:
                     except queue.Empty:
                         line = None
                     if line is None:
-                        errors[rank].seek(0)
-                        last = errors[rank].read().strip().splitlines()[-1:] or ["it did not end in time"]
-                        spec = draw(seed, number, ranks)
+                        spec, last = draw(seed, number, ranks), _last_words(errors)
                         failed.append(
-                            f"--seed {seed} --ranks {ranks} --only {number}: rank {rank}: {last[0]}: {spec}"
+                            f"--seed {seed} --ranks {ranks} --only {number}: rank {rank}: {last}: {spec}"
                         )
                         return done, failed
                     reports.append(json.loads(line))
@@ -132,6 +130,16 @@ def run(seed: int, ranks: int, numbers: list[int]) -> tuple[int, list[str]]:
                 process.wait()
                 file.close()
         return done, failed
+
+
+def _last_words(errors: list[Any]) -> str:
+    """Of the rank that failed by itself, and not because another was gone."""
+    said = []
+    for file in errors:
+        file.seek(0)
+        said += file.read().strip().splitlines()[-1:]
+    first = [line for line in said if "Connection closed" not in line and "RankLost" not in line]
+    return str((first or said or ["it did not end in time"])[0])
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

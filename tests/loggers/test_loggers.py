@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,9 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     train(tmp_path, WandbLogger(project="stayfinite-test", dir=str(tmp_path)))
     (written,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    until = time.monotonic() + 30  # another process of wandb writes it
+    while b"stayfinite/nonfinite/loss" not in written.read_bytes() and time.monotonic() < until:
+        time.sleep(0.1)
     content = written.read_bytes()
     assert b"stayfinite/loss" in content and b"stayfinite/nonfinite/loss" in content
 

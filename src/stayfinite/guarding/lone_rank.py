@@ -27,13 +27,17 @@ class LoneRank(TorchDispatchMode):
 
 
 @contextmanager
-def own_gradients(models: Iterable[nn.Module], *, own_buffers: bool = False) -> Iterator[None]:
+def own_gradients(models: Iterable[nn.Module], *, in_child: bool = False) -> Iterator[None]:
     """DistributedDataParallel leaves gradients as this rank computed them: a bad one is then the rank's own.
 
-    `own_buffers`: it does not fetch the buffers of rank 0 either, so that nobody else is needed.
+    It does not fetch the buffers of rank 0 either, so that nobody else is needed and none can be waited for in vain.
+    Only in a child that nothing comes back from where it notes from pass to pass which parameters were used: what
+    it notes now would be taken for part of the next update.
     """
     wrappers = [m for model in models for m in model.modules() if isinstance(m, DistributedDataParallel)]
-    names = ("require_backward_grad_sync", *(["require_forward_param_sync"] if own_buffers else []))
+    if not in_child:
+        wrappers = [w for w in wrappers if not w.find_unused_parameters and not w.static_graph]
+    names = ("require_backward_grad_sync", "require_forward_param_sync")
     before = [(wrapper, name, getattr(wrapper, name)) for wrapper in wrappers for name in names]
     for wrapper, name, _ in before:
         setattr(wrapper, name, False)

@@ -111,7 +111,7 @@ class StepFollower:
             try:
                 with ExitStack() as without_others:
                     if alone:
-                        without_others.enter_context(own_gradients(models, own_buffers=True))
+                        without_others.enter_context(own_gradients(models, in_child=True))
                         without_others.enter_context(LoneRank(self._end_child))
                     found = yield from self._hand_out_again(refusal)
             finally:  # also when the body raised, or the loop was left
