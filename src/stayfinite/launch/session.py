@@ -51,6 +51,7 @@ class Session:
         self.detector = FailureDetector(self.observers, self.tracer)
         self.folder = RunFolder(options.run_dir, self._place.rank)
         self.training = ScriptTraining(self.observers, self.detector, self._policy(), options, self.folder)
+        self._has_spawned = False
         self.sign: str | None = None  # of trouble in a script that never trained
         self._state: tuple[StateTensor, ...] = ()  # what is not finite when the script is over
 
@@ -76,6 +77,7 @@ class Session:
         self.training.install()
         if self._files is not None:
             self.observers.hear("file_save", self._saving)
+        self.observers.hear("spawn", self._spawned)
         self.history.listeners.append(self._step_is_over)
         if self.options.traced:
             if self.options.trace_from_step:
@@ -88,6 +90,11 @@ class Session:
         if self._files is not None:
             self._files.about_to_write(f)
         return original(obj, f, *args, **kwargs)
+
+    def _spawned(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """torch.multiprocessing.spawn: nobody listens in those processes."""
+        self._has_spawned = True
+        return original(*args, **kwargs)
 
     def _step_is_over(self, record: StepRecord) -> None:
         """In a second run: begin to trace shortly before the failing step, and end after it."""
@@ -224,6 +231,11 @@ class Session:
         """What the reader of a report should know besides the incidents."""
         if self.tracer.follower.trouble:
             yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
+        if self._has_spawned:
+            yield (
+                "The processes that the script started with torch.multiprocessing.spawn were not guarded. Start ranks "
+                "with `stayfinite run --nproc-per-node N`, or make a Guard in them."
+            )
         finite = not any(tensor.owner == "parameter" for tensor in self._state)
         yield from self.training.remarks(weights_are_finite=finite)
 
