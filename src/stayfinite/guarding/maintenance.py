@@ -160,7 +160,7 @@ class Maintenance:
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
         if world_size() > 1:
-            return self._save_on_ranks(path)
+            return self._save_on_ranks(path, all_must_come=False)
         self._look_at_all_state()
         seen = self._probe.look("save")
         if seen.is_bad:
@@ -170,7 +170,7 @@ class Maintenance:
         saving.save(path, self._state, self._health, self._reporter.step, self.position, self._recovery)
         return path
 
-    def _save_on_ranks(self, path: Path) -> Path:
+    def _save_on_ranks(self, path: Path, *, all_must_come: bool) -> Path:
         """Nothing is repaired here: what is bad on a rank is put back on all of them before the next step."""
         bad = self._bad_here()
         looks_here = rank() == 0 or self._is_sharded
@@ -181,7 +181,13 @@ class Maintenance:
             saving.save_shards(path, content, bad, self._run.ranks)
         else:
             absent = saving.save_replicas(
-                path, content, self._health, bad, self._meeting, bool(self._replicas.are_replicas)
+                path,
+                content,
+                self._health,
+                bad,
+                self._meeting,
+                equal=bool(self._replicas.are_replicas),
+                all_must_come=all_must_come,
             )
             if absent:
                 self._reporter.tell(
@@ -233,10 +239,15 @@ class Maintenance:
         folder, together = self._run.folder, self._is_sharded or bool(self._replicas.are_replicas)
         if together and rank() > 0:
             folder = folder.parent
-        writes = not (together and rank() > 0)
-        return saving.save_numbered(
-            folder / "snapshots", self._reporter.step, self._intervals.keep if writes else 0, self.save
-        )
+        keep = self._intervals.keep if rank() == 0 or not together else 0
+
+        def save(path: Path) -> None:
+            if together and world_size() > 1:
+                self._save_on_ranks(path, all_must_come=True)
+            else:
+                self.save(path)
+
+        return saving.save_numbered(folder / "snapshots", self._reporter.step, keep, save)
 
     def _save_if_possible(self) -> None:
         """A periodic checkpoint that cannot be written is said, not raised: the training is worth more."""

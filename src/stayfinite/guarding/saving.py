@@ -52,9 +52,16 @@ class RankContent:
 
 
 def save_replicas(
-    path: Path, content: RankContent, health: Health, bad: list[str], meeting: SaveMeeting, equal: bool
+    path: Path,
+    content: RankContent,
+    health: Health,
+    bad: list[str],
+    meeting: SaveMeeting,
+    *,
+    equal: bool,
+    all_must_come: bool,
 ) -> list[int]:
-    """Rank 0 writes for all of them. Gives the ranks that did not come.
+    """Rank 0 writes for all of them. Gives the ranks that did not come, where they need not.
 
     A rank that saves to a path of its own writes there. Ranks that are no replicas must each have one.
     """
@@ -70,6 +77,10 @@ def save_replicas(
     problem = "rank 0 broke off"
     try:
         others = meeting.collect()
+        if (
+            meeting.absent and all_must_come
+        ):  # it has died: without its random numbers nobody can go on as it would
+            raise CheckpointError(f"{path} was not written: rank {meeting.absent[0]} did not come.")
         if others and not equal:
             raise CheckpointError(
                 f"{path} was not written: the ranks hold different weights, and one file would hold those of rank 0. "
