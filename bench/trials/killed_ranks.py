@@ -38,8 +38,8 @@ def resume(guard: Guard, folder: Path) -> None:
 def main(rank: int, folder: Path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(6, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 3))
-    # DDP orders its buckets anew after the first backward pass of a process, unless it looks for unused parameters. With
-    # more than two ranks a sum in another order has other last bits, guarded or not.
+    # DDP orders its buckets anew after the first backward pass of a process, unless it looks for unused parameters.
+    # With more than two ranks a sum in another order has other last bits, guarded or not.
     model = DistributedDataParallel(network, find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     guard = Guard(model, optimizer, run_dir=folder / "run", quiet=True, save_every=4, keep=2, check_every=5)
