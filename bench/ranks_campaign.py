@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
+import socket
 import subprocess
 import sys
 import tempfile
@@ -35,7 +37,8 @@ def worker(rank: int, ranks: int, folder: Path, seed: int, numbers: list[int]) -
     from trials.rank_training import RankTraining
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
+    place = f"tcp://127.0.0.1:{os.environ['CAMPAIGN_PORT']}"
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=ranks)
     for number in numbers:
         schedule = draw(seed, number, ranks)
         report = RankTraining(schedule, rank, ranks).guarded(folder / str(number))
@@ -91,9 +94,14 @@ def run(seed: int, ranks: int, numbers: list[int]) -> tuple[int, list[str]]:
         given = [str(ranks), scratch, str(seed), ",".join(map(str, numbers))]
         command = [sys.executable, __file__, "--worker"]
         errors = [open(Path(scratch) / f"errors-{rank}", "w+") for rank in range(ranks)]  # noqa: PTH123, SIM115
+        environment = {**os.environ, "CAMPAIGN_PORT": str(_free_port())}
         processes = [
             subprocess.Popen(
-                [*command, str(rank), *given], stdout=subprocess.PIPE, stderr=errors[rank], text=True
+                [*command, str(rank), *given],
+                stdout=subprocess.PIPE,
+                stderr=errors[rank],
+                text=True,
+                env=environment,
             )
             for rank in range(ranks)
         ]
@@ -130,6 +138,12 @@ def run(seed: int, ranks: int, numbers: list[int]) -> tuple[int, list[str]]:
                 process.wait()
                 file.close()
         return done, failed
+
+
+def _free_port() -> int:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return int(door.getsockname()[1])
 
 
 def _last_words(errors: list[Any]) -> str:

@@ -96,9 +96,9 @@ def once(ranks: int, folder: Path, expected: str, dice: random.Random) -> tuple[
         if rank == victim:
             continue
         if code is None:
-            wrong.append(f"rank {rank} hangs: {training.said(rank)[-200:]}")
+            wrong.append(f"rank {rank} hangs: {training.said(rank).splitlines()[-1:]}")
         elif code == 0 or "rror" not in training.said(rank):
-            wrong.append(f"rank {rank} ended with {code} and said nothing: {training.said(rank)[-200:]}")
+            wrong.append(f"rank {rank} ended with {code}, silently: {training.said(rank).splitlines()[-1:]}")
     files = sorted((folder / "run").rglob("step-*.pt"))
     for path in files:
         checkpoint.read(path)  # raises if it is not whole

@@ -58,7 +58,7 @@ class WatchedLoop:
         refusal_handler: RefusalHandler,
     ) -> None:
         self._run, self._audit, self._maintenance = run, audit, maintenance
-        self._owner, self._refusal_handler = owner, refusal_handler
+        self._owner, self._refusal_handler, self._explainer = owner, refusal_handler, explainer
         self._follower = StepFollower(run, owner, explainer)
         self.decision = DecisionMaker(run, owner, refusal_handler, self._follower, maintenance.position)
         self.listening = False
@@ -99,8 +99,9 @@ class WatchedLoop:
         return refusal
 
     def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
+        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         self._follower.arm(refusal, evidence)
-        self._refusal_handler.conclude(refusal, evidence)
+        self._refusal_handler.conclude(refusal, evidence, is_shared=True)
 
     def _conclude_at_once(self) -> None:
         """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""

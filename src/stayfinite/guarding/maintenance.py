@@ -47,7 +47,7 @@ class Maintenance:
         self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
         self._precaution = Precaution(run)
-        self._meeting = SaveMeeting()
+        self._meeting = SaveMeeting(run.ranks)
         self._replicas = ReplicaCheck(run.state.models.values(), run.state.parameter_names)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:

@@ -165,9 +165,10 @@ class RefusalHandler:
         )
         return Refusal(refused, attempt, action, what, result, first)
 
-    def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
-        """Write the incident, show it, and do what the ladder said."""
-        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
+    def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
+        """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
+        if not is_shared:
+            evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":

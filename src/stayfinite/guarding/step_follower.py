@@ -92,7 +92,7 @@ class StepFollower:
 
     def locate(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """What is known of how this step went wrong; if nothing is, its body is given its batches again."""
-        if self._evidence is None and self._explainer.wants_replay(refusal):
+        if self._explainer.wants_replay(refusal) and not self._run.ranks.any(self._evidence is not None):
             return (yield from self._in_a_fork(refusal))
         return self._evidence
 

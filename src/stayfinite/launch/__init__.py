@@ -44,6 +44,10 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
         if reported:
             return
         reported = True
+        with place.last_words():
+            conclude(outcome)
+
+    def conclude(outcome: ScriptEnd) -> None:
         incidents, remarks = _conclude(session, options, start, outcome)
         if options.prove and not options.traced and not outcome.interrupted:
             proof.prove(options, start, incidents, session.elapsed, _say)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +34,21 @@ class RankPlace:
     @property
     def several(self) -> bool:
         return self.ranks > 1
+
+    @contextmanager
+    def last_words(self) -> Iterator[None]:
+        """torchrun ends all ranks as soon as one has failed: what this one has to say comes first."""
+        if not self.several or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        came: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            if came:
+                os.kill(os.getpid(), signal.SIGTERM)
 
     def die_with_launcher(self) -> None:
         """A rank whose launcher was killed has nobody to report to, and others wait for it in vain."""

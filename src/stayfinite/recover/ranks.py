@@ -55,8 +55,11 @@ def told_by_rank_0(name: str, make: Callable[[], str]) -> str | None:
         return None
 
 
+_groups: tuple[Any, Any] | None = None  # the script's own, and that of all guards beside it
+
+
 class Ranks:
-    """The ranks that train these models together, in a process group of the guard's own.
+    """The ranks that train these models together, in a process group of the guards' own.
 
     Under `DistributedDataParallel.join()` ranks make different numbers of steps, and nobody answers a rank that asks
     once more than the others. There each decides alone, from gradients that are averaged and so the same everywhere.
@@ -73,7 +76,6 @@ class Ranks:
         self._device, self._models, self._tell = device, list(models), tell
         self._all_have_it: bool | None = True if trained_by_all(self._models) else None
         self._roll_call = RollCall(name)
-        self._group: Any = None
         self._ignored = False
 
     @contextmanager
@@ -113,10 +115,19 @@ class Ranks:
 
     @property
     def group(self) -> Any:
-        """The guard's own process group, None with one rank. The first time, all ranks must ask for it together."""
-        if self._group is None and world_size() > 1:
-            self._group = dist.new_group(timeout=_timeout(self._device))
-        return self._group
+        """The guards' own process group, None with one rank. The first time, all ranks must ask for it together."""
+        global _groups
+        world = dist.group.WORLD if world_size() > 1 else None
+        if world is None:
+            return None
+        if _groups is None or _groups[0] is not world:
+            _groups = world, dist.new_group(timeout=_timeout(self._device))
+        return _groups[1]
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long the script's own group waits."""
+        return _timeout(self._device) or timedelta(minutes=30)
 
     def gather(self, numbers: Tensor) -> Tensor:
         """A (ranks, len(numbers)) table with one row a rank, the same on every rank; no transfer to the host."""

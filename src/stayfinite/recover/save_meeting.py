@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stayfinite.recover.ranks import RankLost, rank, world_size
+from stayfinite.recover.ranks import RankLost, Ranks, rank, world_size
 
 _OTHERS_SECONDS = 20.0
 _guards = 0
@@ -23,9 +23,10 @@ _guards = 0
 class SaveMeeting:
     """One a guard; every rank makes its guards in the same order."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         global _guards
         _guards += 1
+        self._ranks = ranks
         self._prefix, self._count = f"stayfinite/guard/{_guards}/save", 0
         self._alone = False  # rank 0 has waited for the others in vain
         self.absent: list[int] = []  # ranks that did not come to the last save
@@ -74,10 +75,13 @@ class SaveMeeting:
     def _wait(self, name: str, limit: timedelta | None = None) -> bytes:
         store, key = self._store(), self._key(name)
         try:
-            store.wait([key], limit or dist.distributed_c10d._get_default_timeout(dist.get_backend()))
+            store.wait([key], limit or self._ranks.timeout)
             return bytes(store.get(key))[1:]
         except RuntimeError as error:
-            raise RankLost(f"rank {rank()}: no word of another rank about a checkpoint ({name})") from error
+            raise RankLost(
+                f"rank {rank()}: another rank has died, or did not come to a checkpoint in time. Look at the last words of "
+                "the other ranks"
+            ) from error
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{self._count}/{name}"
