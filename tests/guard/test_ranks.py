@@ -133,18 +133,10 @@ def test_a_step_costs_one_collective_of_at_most_64_bytes(reports: Reports, task:
 
 def test_random_schedules(tmp_path: Path) -> None:
     """A sample of bench/ranks_campaign.py."""
-    command = [
-        sys.executable,
-        str(BENCH / "ranks_campaign.py"),
-        "--schedules",
-        "10",
-        "--seed",
-        "7",
-        "--ranks",
-        "2",
-    ]
+    given = ["--seed", "7", "--ranks", "2", "--only", "10000", "10001", "10002", *map(str, range(5))]
+    command = [sys.executable, str(BENCH / "ranks_campaign.py"), *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
-    assert done.returncode == 0 and "10 schedules ended, 0 failed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "8 schedules ended, 0 failed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_killed_rank_and_a_restart(tmp_path: Path) -> None:
