@@ -79,8 +79,8 @@ class SaveMeeting:
             return bytes(store.get(key))[1:]
         except RuntimeError as error:
             raise RankLost(
-                f"rank {rank()}: another rank has died, or did not come to a checkpoint in time. Look at the last words "
-                "of the other ranks"
+                f"rank {rank()}: another rank has died, or did not come to a checkpoint in time. Look at the last "
+                "words of the other ranks"
             ) from error
 
     def _key(self, name: str) -> str:
