@@ -23,7 +23,7 @@ from stayfinite.guarding.maintenance import Intervals, Maintenance
 from stayfinite.guarding.proofs import check_prove
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.guarding.step_owner import NoGradients, StepOwner
 from stayfinite.recover import CheckpointError, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
@@ -84,7 +84,8 @@ class Guard:
             the alphas of a layer). Called before every epoch of `watch`, before a copy to go back to is taken, before
             a save, after a restore and at the first refused step of a row; it leaves no trace.
         plan: stages that begin small and scale up when their criteria hold.
-        listeners: callables or TensorBoard writers that get every record too.
+        listeners: callables, TensorBoard writers or `stayfinite.loggers` that get every record too; loggers hear of
+            incidents and decisions, and of several ranks only rank 0's are used.
         """
         self.policy = policy if isinstance(policy, Policy) else Policy.named(policy)
         self.state = TrainingState(model, optimizer, scheduler, scaler, ema)
@@ -94,7 +95,7 @@ class Guard:
         )
         self._sync, self._advances_scheduler = sync, scheduler_interval == "step"
         run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
-        self.run_dir, self.recovery = run.folder, run.recovery
+        self.run_dir, self.recovery, self.ranks = run.folder, run.recovery, run.ranks
         self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
         self._audit = Audit(self.state, run.device, run.reporter.finding)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
@@ -199,9 +200,14 @@ class Guard:
 
     def _update(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> StepResult:
         """All gradients are there: make the update if they are good."""
-        attempt = self._owner.gather(optimizers, step)
-        if self._sync or self._deferred.must_wait(attempt):
-            outcome = self._owner.look(attempt)
+        try:
+            attempt = self._owner.gather(optimizers, step)
+            waits = self._sync or self._deferred.must_wait(attempt)
+            outcome = self._owner.look(attempt) if waits else None
+        except NoGradients:
+            self._owner.abandon(optimizers)
+            raise
+        if outcome is not None:
             if outcome.trouble is None:
                 outcome = self._owner.apply(outcome)
             if outcome.trouble is None:

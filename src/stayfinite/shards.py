@@ -23,6 +23,15 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
+def spread_over(tensor: Tensor, ranks: int) -> bool:
+    """Each of so many ranks holds another part of it: the norm of the whole is the norm of the parts' norms."""
+    if not is_sharded(tensor):
+        return False
+    sharded: Any = tensor
+    mesh = sharded.device_mesh
+    return bool(mesh.ndim == 1 and mesh.size() == ranks and sharded.placements[0].is_shard())
+
+
 def whole(tensor: Tensor) -> Tensor:
     """A number that is spread over the ranks, as every rank's own: all ranks must ask."""
     if not is_sharded(tensor):

@@ -161,6 +161,9 @@ def test_a_tensorboard_writer_gets_finite_numbers_under_names(tmp_path: Path) ->
         "stayfinite/components/kl": (0.1, 7),
         "stayfinite/lr/0": (1e-3, 7),
         "stayfinite/lr/1": (1e-4, 7),
+        "stayfinite/applied": (1.0, 7),
+        "stayfinite/nonfinite/grad_norm": (1.0, 7),
+        "stayfinite/nonfinite/components/bad": (1.0, 7),
     }
 
 

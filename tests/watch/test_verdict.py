@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stayfinite.watch.host import Fetch, pack
 from stayfinite.watch.losses import Loss, as_loss
-from stayfinite.watch.verdict import Numbers, StepVerdict
+from stayfinite.watch.verdict import Marks, Numbers, StepVerdict
 
 NAN, INF = math.nan, math.inf
 
@@ -19,7 +19,7 @@ NAN, INF = math.nan, math.inf
 def numbers(
     losses: list[Loss], norm: float = 1.0, others: list[list[float]] | None = None, scale: float | None = None
 ) -> Numbers:
-    """This rank's numbers, with the rows (norm, update ratio, loss, losses seen) of other ranks under them."""
+    """This rank's numbers, above the rows (norm, update ratio, loss, losses seen, scale, marks) of other ranks."""
 
     def gather(row: Tensor) -> Tensor:
         return torch.stack([row, *(torch.tensor(other, dtype=row.dtype) for other in others or [])])
@@ -71,7 +71,7 @@ def test_no_loss_at_all() -> None:
 
 def ranks(norms: list[float], losses: list[float]) -> StepVerdict:
     """The verdict of two or more ranks, as rank 0 gathers it."""
-    others = [[norm, 0.0, value, 1.0] for norm, value in zip(norms[1:], losses[1:], strict=True)]
+    others = [[norm, 0.0, value, 1.0, 0.0, 1.0] for norm, value in zip(norms[1:], losses[1:], strict=True)]
     return numbers([loss(losses[0])], norms[0], others).verdict()
 
 
@@ -99,11 +99,11 @@ def test_what_a_rank_sends_does_not_depend_on_what_it_saw() -> None:
     ):
         Numbers(losses, one, None, None, observed, gather)
         Numbers(losses, one, one, one, observed, gather)
-    assert {(row.shape, row.dtype) for row in rows} == {((4,), torch.float64)}
+    assert {(row.shape, row.dtype) for row in rows} == {((6,), torch.float64)}, "48 bytes"
 
 
 def test_a_rank_without_a_loss_has_no_say_in_it() -> None:
-    verdict = numbers([loss(2.0)], 1.0, [[1.0, 0.0, 0.0, 0.0]]).verdict()
+    verdict = numbers([loss(2.0)], 1.0, [[1.0, 0.0, 0.0, 0.0, 0.0, 1.0]]).verdict()
     assert verdict.loss == 2.0 and verdict.bad_rank is None
 
 
@@ -117,6 +117,27 @@ def test_a_bad_norm_names_a_rank_only_where_it_can_tell() -> None:
     assert ranks([1.0, INF], [1.0, 1.0]).bad_rank == 1
     assert ranks([NAN, NAN], [1.0, 1.0]).bad_rank is None
     assert math.isnan(ranks([1.0, NAN], [1.0, 1.0]).grad_norm), "a maximum must not hide a NaN"
+
+
+def test_a_loss_scale_that_is_bad_on_another_rank_is_bad_here() -> None:
+    others = [[1.0, 0.0, 1.0, 1.0, INF, 1.0], [1.0, 0.0, 1.0, 1.0, 32.0, 1.0]]
+    assert not numbers([loss(1.0)], 1.0, others, scale=64.0).verdict().scale_is_finite
+    assert numbers([loss(1.0)], 1.0, others[1:], scale=64.0).verdict().scale == 32.0
+
+
+def test_parts_of_a_norm_are_joined_and_name_no_rank() -> None:
+    """Gradients sharded over the ranks: 9 is has_gradients and is_part."""
+    part = Marks(is_part=True)
+
+    def verdict(own: float, other: float) -> StepVerdict:
+        def gather(row: Tensor) -> Tensor:
+            return torch.stack([row, torch.tensor([other, 0.0, 1.0, 1.0, 0.0, 9.0], dtype=row.dtype)])
+
+        return Numbers([loss(1.0)], torch.tensor(own), None, None, {}, gather, None, part).verdict()
+
+    assert verdict(3.0, 4.0).grad_norm == 5.0
+    bad = verdict(3.0, NAN)
+    assert not bad.norm_is_finite and bad.bad_rank is None
 
 
 def test_packing_keeps_what_float32_cannot_hold() -> None:

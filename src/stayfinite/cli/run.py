@@ -10,6 +10,7 @@ import click
 
 from stayfinite.cli._drill import CommandWithDrill, drill_and_leave
 from stayfinite.cli._report_file import check_output
+from stayfinite.findings import Incident
 from stayfinite.sandbox import hash_seed
 
 
@@ -19,6 +20,14 @@ from stayfinite.sandbox import hash_seed
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m.")
+@click.option(
+    "--nproc-per-node",
+    "ranks",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Start N ranks of the script on this host, as torchrun does: one folder, one report.",
+)
 @click.option(
     "--locate",
     type=click.Choice(["auto", "off"]),
@@ -101,6 +110,7 @@ from stayfinite.sandbox import hash_seed
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     module: bool,
+    ranks: int | None,
     locate: str,
     locate_limit: float,
     prove: bool,
@@ -127,17 +137,21 @@ def command(
     stayfinite run train.py --epochs 3
     stayfinite run --policy stop --run-dir runs/a -m package.train
     stayfinite run --drill train.py --epochs 1
+    stayfinite run --nproc-per-node 4 train.py
+    torchrun --nnodes 2 --nproc-per-node 8 ... -m stayfinite run train.py
     """
     if form == "json" and output is None and drill is None:
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
     if policy == "watch" and clip is not None:
         raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
-    if not module and not Path(target).is_file():
+    if not module and target != "torchrun" and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
     check_output(output, [] if module else [target])
     if drill is not None and policy == "watch":
         raise click.UsageError("--policy watch lets bad steps happen: there is nothing to drill.")
-    if locate != "off" and drill is None:
+    if drill is not None and ranks is not None:
+        raise click.UsageError("--drill tries one process; it cannot be combined with --nproc-per-node.")
+    if locate != "off" and drill is None and ranks is None:
         hash_seed.pin()
     try:
         from stayfinite import launch
@@ -168,6 +182,20 @@ def command(
         drill_and_leave(options, drill)
     from stayfinite.report.incident import print_report
 
-    sys.exit(
-        launch.run(options, lambda incidents, remarks, files: print_report(incidents, remarks, files=files))
-    )
+    def report(incidents: list[Incident], remarks: list[str], files: list[Path]) -> None:
+        print_report(incidents, remarks, files=files)
+
+    if launch.is_torchrun(options):
+        if ranks is not None:
+            raise click.UsageError("torchrun starts the ranks itself; give --nproc-per-node to it alone.")
+        try:
+            sys.exit(launch.run_under_torchrun(options, _say, report))
+        except ValueError as error:
+            raise click.UsageError(f"{error}.") from error
+    if ranks is not None and ranks > 1:
+        sys.exit(launch.run_on_ranks(options, ranks, _say, report))
+    sys.exit(launch.run(options, report))
+
+
+def _say(text: str) -> None:
+    click.echo(f"stayfinite: {text}", err=True)

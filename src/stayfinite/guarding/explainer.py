@@ -9,11 +9,13 @@ from pathlib import Path
 from stayfinite.findings import Incident
 from stayfinite.findings.incident import ACTIONS
 from stayfinite.findings.ranking import explain
+from stayfinite.findings.rule import examine
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
+from stayfinite.guarding.lone_rank import own_gradients
 from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_capsule import write_step_capsule
@@ -51,7 +53,7 @@ class Explainer:
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
         try:
-            with self._run.observers.paused():
+            with self._run.observers.paused(), own_gradients(self._run.state.models.values()):
                 return Replay(self._run.recovery, attempt).of_functions()
         except LateBinding as obstacle:
             self._run.reporter.tell("warning", f"the refused step was not replayed: {obstacle}")
@@ -63,13 +65,19 @@ class Explainer:
             return None
 
     def from_any_rank(self, evidence: FailedStep | None, first: int | None) -> FailedStep | None:
-        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it."""
+        """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it.
+
+        `first`: the rank whose loss was bad, where that is known. Else the first that saw a bad value come up.
+        """
         ranks = self._run.ranks
         if not ranks.together:
             return evidence
-        found = ranks.share(pickle.dumps(evidence) if evidence is not None else None, first)
-        seen: FailedStep | None = pickle.loads(found) if found is not None else None
-        return seen
+        told = ranks.texts(pickle.dumps(evidence) if evidence is not None else b"")
+        seen: dict[int, FailedStep] = {number: pickle.loads(text) for number, text in enumerate(told) if text}
+        if not seen:
+            return None
+        chosen = min(seen, key=lambda number: (number != first, not _was_born(seen[number]), number))
+        return replace(seen[chosen], rank=chosen if first is None else first)
 
     def file(
         self,
@@ -105,6 +113,16 @@ class Explainer:
         refused = facts.of_state(self._run.reporter.step, self._run.health)
         self._run.reporter.of_incident(self._explain(refused, None, action), goes_on=False)
 
+    def drifted(self, seen: FailedStep) -> None:
+        """Replicas that were equal no longer are: an incident of its own."""
+        incident = to_incident(seen, examine(seen, only=("DST001",)), environment(self._run.device))
+        incident.rank, incident.world_size = seen.rank, world_size()
+        self._run.reporter.of_incident(incident, goes_on=False)
+        self._run.reporter.tell(
+            "drift",
+            f"before step {seen.step}: the weights of rank {seen.rank} are no longer those of the other ranks",
+        )
+
     def conclude(self) -> None:
         """The run is over: a run without a bad value may have failed all the same (learning rates, lost updates)."""
         run, observers = self._run, self._run.observers
@@ -134,6 +152,7 @@ class Explainer:
             step = replace(
                 step,
                 phase=evidence.phase,
+                rank=evidence.rank if step.rank is None else step.rank,
                 births=evidence.births,
                 sink=evidence.sink,
                 path=evidence.path,
@@ -148,3 +167,8 @@ class Explainer:
         incident.world_size = world_size()
         incident.rank = step.rank if incident.world_size > 1 else 0
         return incident
+
+
+def _was_born(seen: FailedStep) -> bool:
+    """The bad value came up in this step, and was not given to it."""
+    return seen.birth is not None and seen.birth.transition != "outside"

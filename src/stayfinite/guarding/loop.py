@@ -19,7 +19,7 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
-from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.guarding.step_owner import NoGradients, StepOwner
 from stayfinite.recover.policy import RunStopped
 from stayfinite.watch.intercept import Marks, intercept
 from stayfinite.watch.risk import calls_closure_once
@@ -58,7 +58,7 @@ class WatchedLoop:
         refusal_handler: RefusalHandler,
     ) -> None:
         self._run, self._audit, self._maintenance = run, audit, maintenance
-        self._owner, self._refusal_handler = owner, refusal_handler
+        self._owner, self._refusal_handler, self._explainer = owner, refusal_handler, explainer
         self._follower = StepFollower(run, owner, explainer)
         self.decision = DecisionMaker(run, owner, refusal_handler, self._follower, maintenance.position)
         self.listening = False
@@ -99,8 +99,9 @@ class WatchedLoop:
         return refusal
 
     def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
+        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         self._follower.arm(refusal, evidence)
-        self._refusal_handler.conclude(refusal, evidence)
+        self._refusal_handler.conclude(refusal, evidence, is_shared=True)
 
     def _conclude_at_once(self) -> None:
         """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""
@@ -191,8 +192,10 @@ class WatchedLoop:
         """The body calls optimizer.step(): do it if the gradients are good."""
         if self.replaying:
             return self._follower.step_in_replay(optimizer, step, closure)
-        if not self.listening or (closure is None and not _has_gradients(optimizer)):
+        if not self.listening:
             return step()
+        if closure is None and not _has_gradients(optimizer):
+            return self._step_without_gradients(optimizer, step)
         if closure is None:
             return self._follower.around(lambda update: self._decide(optimizer, update), step)
         if calls_closure_once(optimizer):
@@ -202,6 +205,15 @@ class WatchedLoop:
             return value
         with self.paused():
             return self.decision.step_with_closure(optimizer, step, closure)
+
+    def _step_without_gradients(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
+        """Nothing to decide, unless other ranks have gradients and wait for this one."""
+        if self._run.ranks.together:
+            try:
+                return self._decide(optimizer, step)
+            except NoGradients:
+                pass
+        return step()
 
     def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
         """The body calls scaler.step(optimizer): it looks at the gradients once more, which the guard has done."""

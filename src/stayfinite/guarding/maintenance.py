@@ -13,10 +13,13 @@ from torch import Tensor
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.precaution import Precaution
+from stayfinite.guarding.replica_check import ReplicaCheck
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import CheckpointError
 from stayfinite.recover.position import DataPosition
+from stayfinite.recover.ranks import joined, packed, rank, world_size
 from stayfinite.recover.rng import RngState
+from stayfinite.recover.save_meeting import SaveMeeting
 from stayfinite.report.refusal import listed
 from stayfinite.shards import is_sharded
 
@@ -44,6 +47,8 @@ class Maintenance:
         self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
         self._precaution = Precaution(run)
+        self._meeting = SaveMeeting(run.ranks)
+        self._replicas = ReplicaCheck(run.state.models.values(), run.state.parameter_names)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """An epoch; it begins with a look at the run's health."""
@@ -81,16 +86,14 @@ class Maintenance:
 
         Every rank puts back what is bad on any of them, so that replicas stay alike.
         """
-        names = self._bad_names()
+        step, last_good = self._reporter.step, self._recovery.last_good
+        names, available = self._seen_by_all()
         if not names:
             return True
-        step, last_good = self._reporter.step, self._recovery.last_good
         what = f"before step {step}: {listed(names)}"
-        beyond_repair = not last_good.available or any(
-            kind == "parameter" for kind, name, _ in self._named(names)
-        )
-        self._explainer.bad_state("rollback" if beyond_repair and last_good.available else "none")
-        if not last_good.available:
+        beyond_repair = not available or any(kind == "parameter" for kind, name, _ in self._named(names))
+        self._explainer.bad_state("rollback" if beyond_repair and available else "none")
+        if not available:
             self._reporter.tell("warning", f"{what} holds NaN or Inf, and there is no copy to repair it from")
         elif beyond_repair:
             back = self._recovery.roll_back(step)
@@ -99,7 +102,7 @@ class Maintenance:
             self._reporter.tell("rollback", f"{what} held NaN or Inf; {back}")
         else:
             last_good.put_back([tensor for _, _, tensor in self._whole_entries(names)])
-            left = self._bad_names()
+            left, _ = self._seen_by_all()
             how = (
                 f"as at step {last_good.step} again" if not left else f"{listed(left)} could not be repaired"
             )
@@ -107,10 +110,19 @@ class Maintenance:
             return not left
         return False
 
-    def _bad_names(self) -> list[str]:
-        """What is not finite on any rank."""
-        bad = [name for _, name, _ in self._health.bad_tensors()]
-        return self._run.ranks.union(bad)
+    def _seen_by_all(self) -> tuple[list[str], bool]:
+        """What is not finite on any rank, and whether all have a good copy. Replicas are compared by the way."""
+        bad, available = self._bad_here(), self._recovery.last_good.available
+        if not self._run.ranks.together:
+            return bad, available
+        told = self._run.ranks.exchange(packed(bad), self._replicas.fingerprint(), int(available))
+        drift = self._replicas.look(self._reporter.step, [numbers[0] for _, numbers in told])
+        if drift is not None:
+            self._explainer.drifted(drift)
+        return joined(text for text, _ in told), all(numbers[1] for _, numbers in told)
+
+    def _bad_here(self) -> list[str]:
+        return [name for _, name, _ in self._health.bad_tensors()]
 
     def _named(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
         return [slot for slot in self._state.tensors() if slot[1] in names]
@@ -147,11 +159,8 @@ class Maintenance:
 
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
-        if any(is_sharded(tensor) for _, _, tensor in self._state.tensors()):
-            raise CheckpointError(
-                f"{path} was not written: the state is sharded over several ranks, and this file would hold one rank's "
-                "part of it. Save with torch.distributed.checkpoint, and guard.state_dict() beside it."
-            )
+        if world_size() > 1:
+            return self._save_on_ranks(path, all_must_come=False)
         self._look_at_all_state()
         seen = self._probe.look("save")
         if seen.is_bad:
@@ -160,6 +169,37 @@ class Maintenance:
             )
         saving.save(path, self._state, self._health, self._reporter.step, self.position, self._recovery)
         return path
+
+    def _save_on_ranks(self, path: Path, *, all_must_come: bool) -> Path:
+        """Nothing is repaired here: what is bad on a rank is put back on all of them before the next step."""
+        bad = self._bad_here()
+        looks_here = rank() == 0 or self._is_sharded
+        if not bad and looks_here and (seen := self._probe.look("save")).is_bad:
+            bad = [str(seen)]
+        content = saving.RankContent(self._state, self._reporter.step, self.position, self._recovery)
+        if self._is_sharded:
+            saving.save_shards(path, content, bad, self._run.ranks)
+        else:
+            absent = saving.save_replicas(
+                path,
+                content,
+                self._health,
+                bad,
+                self._meeting,
+                equal=bool(self._replicas.are_replicas),
+                all_must_come=all_must_come,
+            )
+            if absent:
+                self._reporter.tell(
+                    "warning",
+                    f"{path}: guard.save was not called on rank {', '.join(map(str, absent))}; their random states and "
+                    "positions in the data are not in it. Call guard.save on all ranks: rank 0 writes.",
+                )
+        return path
+
+    @property
+    def _is_sharded(self) -> bool:
+        return any(is_sharded(tensor) for _, _, tensor in self._state.tensors())
 
     def state_dict(self) -> dict[str, Any]:
         """What the guard knows beside the state of model, optimizers, schedulers and scaler."""
@@ -187,14 +227,27 @@ class Maintenance:
         self._keep(step)
 
     def look_at_the_end(self) -> None:
-        """The run is over: what is bad now was made by its last step, or by somebody else since."""
-        self._look_at_all_state()
+        """The run is over: what is bad now was made by its last step, or by somebody else since.
+
+        Each rank looks for itself: the others may have ended, or still be in the middle of a step.
+        """
+        with self._run.ranks.ignored():
+            self._look_at_all_state()
 
     def save_numbered(self) -> Path:
-        """The same under the step's number; older ones go."""
-        return saving.save_numbered(
-            self._run.folder / "snapshots", self._reporter.step, self._intervals.keep, self.save
-        )
+        """The same under the step's number; older ones go. Replicas and shards of several ranks are in one place."""
+        folder, together = self._run.folder, self._is_sharded or bool(self._replicas.are_replicas)
+        if together and rank() > 0:
+            folder = folder.parent
+        keep = self._intervals.keep if rank() == 0 or not together else 0
+
+        def save(path: Path) -> None:
+            if together and world_size() > 1:
+                self._save_on_ranks(path, all_must_come=True)
+            else:
+                self.save(path)
+
+        return saving.save_numbered(folder / "snapshots", self._reporter.step, keep, save)
 
     def _save_if_possible(self) -> None:
         """A periodic checkpoint that cannot be written is said, not raised: the training is worth more."""
@@ -207,7 +260,7 @@ class Maintenance:
     def restore(self, path: Path, resume_lr: str) -> None:
         """Load a verified checkpoint into the live run, and say whose learning rates are used."""
         self._reporter.step, text = saving.load(
-            path, self._state, self._health, self.position, self._recovery, resume_lr
+            path, self._state, self._health, self.position, self._recovery, resume_lr, self._run.ranks
         )
         self._watcher.forget()
         self._run.foresight.went_back(self._reporter.step)

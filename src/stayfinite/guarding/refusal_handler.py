@@ -150,14 +150,15 @@ class RefusalHandler:
         run.foresight.refused(self._reporter.step, outcome.verdict.scale)
         who = run.numbers_of(outcome.attempt.optimizers)
         first = ladder.failures_of(who) == 0
-        bad = run.ranks.any(bool(run.health.bad()))
+        no_copy = not self._recovery.last_good.available
+        bad, no_copy = run.ranks.any_of(bool(run.health.bad()), no_copy)
         if not bad and first:
             bad = run.ranks.any(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
         action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
-        if refused.settings and not first:
+        if (refused.settings or outcome.verdict.settings_are_bad) and not first:
             action = "stop"  # no batch brings a learning rate back
         self._recovery.staging.refused()
-        if action == "rollback" and not self._recovery.last_good.available:
+        if action == "rollback" and no_copy:
             action = "stop"
         what = sentence(refused)
         self._reporter.refusal(what, action)
@@ -173,9 +174,10 @@ class RefusalHandler:
         )
         return Refusal(refused, attempt, action, what, result, first)
 
-    def conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
-        """Write the incident, show it, and do what the ladder said."""
-        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
+    def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
+        """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
+        if not is_shared:
+            evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         if refusal.action == "lower-lr":

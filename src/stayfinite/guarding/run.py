@@ -14,10 +14,12 @@ from stayfinite.guarding.foresight import Foresight
 from stayfinite.guarding.health import Health
 from stayfinite.guarding.probe import HealthProbe
 from stayfinite.guarding.reporter import RunReporter
+from stayfinite.loggers.logger import Logger
+from stayfinite.observers.history import here
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.plan import Plan
-from stayfinite.recover.ranks import Ranks, rank, world_size
+from stayfinite.recover.ranks import Ranks, rank, told_by_rank_0, world_size
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.report.progress import Says
@@ -44,8 +46,11 @@ class GuardedRun:
         """`observers` of a script that is watched as a whole; else the run has its own. `refuses`: False only looks."""
         self.state, self.policy, self.refuses = state, policy, refuses
         self.device = next(iter(state.parameter_names)).device
-        self.ranks = Ranks(self.device, state.models.values())
-        self.folder = own_run_dir(Path(run_dir) if run_dir is not None else new_run_dir(), rank())
+        where = here()
+        name = f"{where.file}:{where.line}" if observers is None else "script"  # the same on every rank
+        if run_dir is None:
+            run_dir = told_by_rank_0(f"folder/{name}", lambda: str(new_run_dir())) or new_run_dir()
+        self.folder = own_run_dir(Path(run_dir), rank())
         self.observers = observers or RunObservers.of_guard(
             state, state.schedulers, state.averages_of(state.optimizers)
         )
@@ -54,9 +59,10 @@ class GuardedRun:
             self.folder if refuses else None,
             self.device,
             self.observers.history,
-            listeners,
+            [one for one in listeners if rank() == 0 or not isinstance(one, Logger)],
             says=says if rank() == 0 else "nothing",
         )
+        self.ranks = Ranks(self.device, state.models.values(), name, self.reporter.tell)
         if observers is None:
             weakref.finalize(self, self.observers.remove)
         weakref.finalize(self, self.reporter.close)

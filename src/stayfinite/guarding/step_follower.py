@@ -6,6 +6,7 @@ import base64
 import pickle
 import time
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import torch
@@ -16,9 +17,11 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Refusal
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.locate import Replay, Trace
+from stayfinite.guarding.lone_rank import LoneRank, own_gradients
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover.aftermath import Aftermath
+from stayfinite.recover.ranks import rank, world_size
 from stayfinite.sandbox.fork import Inside, branch
 from stayfinite.watch.risk import calls_closure_once
 
@@ -89,19 +92,28 @@ class StepFollower:
 
     def locate(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """What is known of how this step went wrong; if nothing is, its body is given its batches again."""
-        if self._evidence is None and self._explainer.wants_replay(refusal):
+        if self._explainer.wants_replay(refusal) and not self._run.ranks.any(self._evidence is not None):
             return (yield from self._in_a_fork(refusal))
         return self._evidence
 
     def _in_a_fork(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """The body once more in a sandboxed child, so that the run itself sees no batch, line or counter twice."""
         took = time.perf_counter() - refusal.attempt.window.started
-        child = branch(min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took))
+        # Of several ranks all repeat the body together where they may; else the one with the bad batch, in its child.
+        alone = world_size() > 1 and not self._explainer.may_repeat_in_place
+        if alone and refusal.refused.rank not in (None, rank()):
+            return None  # what that rank sees, all will know
+        child = branch(min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took), alone=alone)
         if isinstance(child, Inside):
             self._inside = child
             found: FailedStep | None = None
+            models = self._run.state.models.values()
             try:
-                found = yield from self._hand_out_again(refusal)
+                with ExitStack() as without_others:
+                    if alone:
+                        without_others.enter_context(own_gradients(models, in_child=True))
+                        without_others.enter_context(LoneRank(self._end_child))
+                    found = yield from self._hand_out_again(refusal)
             finally:  # also when the body raised, or the loop was left
                 self._give(found)
         if child.finished:
@@ -124,7 +136,11 @@ class StepFollower:
         self._replay = Replay(recovery, refusal.attempt)
         self._replays_update = refusal.attempt.update_was_bad
         try:
-            with self._run.observers.paused(), self._replay.prepared():
+            with (
+                self._run.observers.paused(),
+                self._replay.prepared(),
+                own_gradients(self._run.state.models.values()),
+            ):
                 for batch in refusal.attempt.window.batches:
                     with self._replay.following(batch):
                         yield batch
@@ -153,7 +169,8 @@ class StepFollower:
 
     def _end_child_if_seen(self) -> None:
         """In the child, nothing more of the body is of interest once the failure was seen again."""
-        if self._inside is not None and self._replay is not None:
-            found = self._replay.evidence()
-            if found is not None:
-                self._give(found)
+        if self._inside is not None and self._replay is not None and self._replay.evidence() is not None:
+            self._end_child()
+
+    def _end_child(self) -> None:
+        self._give(self._replay.evidence() if self._replay is not None else None)

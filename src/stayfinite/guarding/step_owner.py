@@ -15,13 +15,24 @@ from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover.interrupts import interrupts_wait
+from stayfinite.recover.ranks import world_size
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
-from stayfinite.watch.verdict import StepVerdict
+from stayfinite.watch.verdict import Marks, StepVerdict
 from stayfinite.watch.watcher import Call, Trouble, Window
 
 _DANGEROUS_NORM = 1e15
 """Gradients this large are finite, but their squares may not be: the update is made with a copy at hand."""
+
+
+class NoGradients(ValueError):
+    """Nothing to make an update of, on any rank."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no parameter has a gradient after backward: the loss does not depend on the parameters the "
+            "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
+        )
 
 
 class StepOwner:
@@ -108,14 +119,14 @@ class StepOwner:
         self._audit.forward_was_seen()
         scaling.unscale(optimizers)
         reading = window.reading or self._watcher.read(state.held_by(optimizers))
-        if not reading.gradients:
-            self.abandon(optimizers)
-            raise ValueError(
-                "no parameter has a gradient after backward: the loss does not depend on the parameters the "
-                "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
-            )
+        if not reading.gradients and not self._run.ranks.together:
+            raise NoGradients
         self._run.foresight.gathered(optimizers)
-        norm, others = reading.total, None
+        together = self._run.ranks.together
+        part = (
+            reading.own_part(world_size()) if together else None
+        )  # the whole norm rides on the ranks' one exchange
+        norm, others = reading.total if part is None else part, None
         if beside and window.reading is None:
             others = self._watcher.read(state.held_by(list(beside)))
             if others.gradients:
@@ -126,7 +137,10 @@ class StepOwner:
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
         scale = scaling.scale(self._run.device) if scaling.on else self._run.observers.scalers.scale()
-        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering())
+        any_gradients = bool(reading.gradients or (others and others.gradients))
+        marks = Marks(any_gradients, bool(wrong), reading.is_half, is_part=part is not None)
+        norm = norm if reading.gradients else norm.to(self._run.device)
+        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering(), marks)
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
 
@@ -140,14 +154,16 @@ class StepOwner:
     def look(self, attempt: Attempt) -> Outcome:
         """What the gradients and losses of an update that may follow are worth. Nothing has changed yet."""
         verdict = attempt.numbers.verdict()
+        if not verdict.has_gradients:
+            raise NoGradients
         if self._run.ranks.apart:
             verdict.loss = None  # this rank's own; the averaged gradients say the same to all of them
         self._recovery.scaling.saw(verdict.scale)
         attempt.norm = self._norm(attempt, verdict)
         if attempt.beside is not None and not verdict.norm_is_finite:
             self._recovery.scaling.mark_overflow(attempt.optimizers)
-        if attempt.bad_settings:
-            verdict.grad_norm = float(attempt.norm)
+        if attempt.bad_settings or verdict.settings_are_bad:
+            verdict.grad_norm = float(attempt.reading.total)
             return Outcome(attempt, verdict, "setting")
         return Outcome(attempt, verdict, self._watcher.trouble(verdict) or self._spike(verdict))
 
@@ -222,11 +238,12 @@ class StepOwner:
         """What gradients are clipped at now: as configured, or as the plan's stage says."""
         return self._recovery.staging.clip_norm(self.clip_norm)
 
-    def _norm(self, attempt: Attempt, verdict: StepVerdict) -> Tensor:
-        """The norm of all gradients; in float32 if half could not hold it: 65504 is not where a norm ends."""
+    def _norm(self, attempt: Attempt, verdict: StepVerdict) -> Tensor | None:
+        """The norm of all gradients in float32 where half could not hold it: 65504 is not where a norm ends."""
         reading = attempt.reading
-        if verdict.norm_is_finite or not reading.is_half or self._run.ranks.any(bool(attempt.culprits())):
-            return reading.total
+        half = verdict.some_are_half or reading.is_half
+        if verdict.norm_is_finite or not half or self._run.ranks.any(bool(attempt.culprits())):
+            return None
         total = reading.norm_in_float32()
         verdict.grad_norm = float(total)
         return total

@@ -55,6 +55,12 @@ HOOKS: tuple[Hook, ...] = (
     Hook("module_load", "torch.nn.modules.module:Module", "load_state_dict", "findings about loaded weights"),
     Hook("deepcopy", "copy", "deepcopy", "knowing averages and replicas"),
     Hook("warning", "warnings", "showwarning", "showing a warning of torch at the line of the user's code"),
+    Hook(
+        "spawn",
+        "torch.multiprocessing.spawn",
+        "start_processes",
+        "saying that processes which a script starts itself are not guarded",
+    ),
     Hook("file_load", "torch", "load", "findings about checkpoint files"),
     Hook("file_save", "torch", "save", "findings about what a checkpoint leaves out"),
     Hook("safetensors_save", "safetensors.torch", "save_file", "fire drills of safetensors checkpoints"),

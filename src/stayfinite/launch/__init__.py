@@ -13,12 +13,14 @@ from pathlib import Path
 from stayfinite.findings import Incident
 from stayfinite.launch import beginning, second_run
 from stayfinite.launch.beginning import Beginning
+from stayfinite.launch.on_ranks import is_torchrun, run_on_ranks, run_under_torchrun
 from stayfinite.launch.options import Options
+from stayfinite.launch.rank_place import RankPlace
 from stayfinite.launch.records import write, write_end
 from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
 
-__all__ = ["Options", "run"]
+__all__ = ["Options", "is_torchrun", "run", "run_on_ranks", "run_under_torchrun"]
 
 
 def run(options: Options, report: Callable[[list[Incident], list[str], list[Path]], None]) -> int:
@@ -29,9 +31,11 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
     asked = beginning.restore()
     if asked is not None:
         options = replace(options, traced=True, locate="off", **asked)
+    place = RankPlace.of_environment()
+    place.die_with_launcher()
     start = beginning.Beginning()
     observed = start.files if options.locate != "off" else None
-    session = Session(options, observed)
+    session = Session(options, observed, place)
     reported = False
 
     def finish(outcome: ScriptEnd) -> None:
@@ -39,6 +43,10 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
         if reported:
             return
         reported = True
+        with place.last_words():
+            conclude(outcome)
+
+    def conclude(outcome: ScriptEnd) -> None:
         incidents, remarks = _conclude(session, options, start, outcome)
         if options.prove and incidents and not options.traced and not outcome.interrupted:
             from stayfinite.launch import proof  # needed by a failure only
@@ -46,15 +54,22 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
             proof.prove(options, start, incidents, session.elapsed, _say)
         start.files.close()
         session.close(incidents)
-        write(options, session.folder.path, incidents)
-        if incidents and session.folder.path is not None:
-            from stayfinite.launch.script_capsule import write_script_capsules  # needed by a failure only
-
-            write_script_capsules(session.folder.path, incidents, options, start)
         if options.ended is not None:
             write_end(Path(options.ended), session.history.step, outcome.error)
-        files = [path for path in (options.output, session.folder.path) if path is not None]
-        report(incidents, remarks, files)
+        if place.reports is not None:
+            session.rank_report(incidents, remarks).write(place.reports)
+            return
+        if place.rank > 0:  # rank 0 tells what all ranks know
+            incidents = session.known_here_alone(incidents, outcome)
+            if not incidents:
+                return
+        folder = session.folder.own
+        write(_own_output(options, place.rank), folder, incidents)
+        if incidents and not place.several:
+            from stayfinite.launch.script_capsule import write_script_capsules  # needed by a failure only
+
+            write_script_capsules(folder, incidents, options, start)
+        report(incidents, remarks, [path for path in (options.output, folder) if path is not None])
 
     _flush_before_hard_exit(finish)
     session.start()
@@ -96,6 +111,13 @@ def _conclude(
         return found.incidents, remarks
     reproduced = False if found.reached else None
     return [*session.unlocated(found.reason, reproduced=reproduced), *incidents], remarks
+
+
+def _own_output(options: Options, rank: int) -> Options:
+    """Under torchrun, what only a later rank knows goes beside the file that rank 0 writes."""
+    if options.output is None or rank == 0:
+        return options
+    return replace(options, output=options.output.with_suffix(f".rank{rank}{options.output.suffix}"))
 
 
 def _say(text: str) -> None:

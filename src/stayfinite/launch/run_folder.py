@@ -7,7 +7,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from stayfinite.guarding.arguments import new_run_dir
+from stayfinite.guarding.arguments import new_run_dir, own_run_dir
+from stayfinite.recover.ranks import told_by_rank_0
 
 _OURS = ("run.jsonl", "incidents/*/incident.json", "incidents/*/.incident.json.tmp", "snapshots/step-*.pt")
 
@@ -15,26 +16,41 @@ _OURS = ("run.jsonl", "incidents/*/incident.json", "incidents/*/.incident.json.t
 class RunFolder:
     """Made when the first thing is written to it. Wherever the script goes meanwhile, it is where the run began."""
 
-    def __init__(self, asked_for: Path | None) -> None:
-        self._asked_for = asked_for
+    def __init__(self, asked_for: Path | None, rank: int = 0) -> None:
+        self._asked_for, self._rank = asked_for, rank
         self.start = Path.cwd()
         self.path = asked_for
 
+    @property
+    def own(self) -> Path | None:
+        """This rank's part of it."""
+        return own_run_dir(self.path, self._rank) if self.path is not None else None
+
     def open(self) -> Path:
+        """The folder of all ranks: rank 0 makes it, and the others are told."""
         if self.path is None:
-            writable = os.access(self.start, os.W_OK)
-            self.path = new_run_dir(self.start) if writable else Path(tempfile.mkdtemp(prefix="stayfinite-"))
+            told = told_by_rank_0("folder", lambda: str(self._new()))
+            self.path = Path(told) if told is not None else self._new()
         return self.path
 
-    def close(self, *, keep: bool) -> None:
+    def _new(self) -> Path:
+        if os.access(self.start, os.W_OK):
+            return new_run_dir(self.start)
+        return Path(tempfile.mkdtemp(prefix="stayfinite-"))
+
+    def close(self, *, keep: bool, of_all_ranks: bool = False) -> None:
         """The run is over. A record nobody asked for, of a run without failures, is taken away: only our files."""
         if keep or self._asked_for is not None or self.path is None:
             return
-        for pattern in _OURS:
-            for path in self.path.glob(pattern):
-                path.unlink(missing_ok=True)
-        folders = [*self.path.glob("incidents/*"), self.path / "incidents", self.path / "snapshots"]
-        for folder in (*folders, self.path, self.path.parent):
-            with suppress(OSError):  # not empty: something of somebody else's is in it
+        parts = [own_run_dir(self.path, self._rank), *(self.path.glob("rank*") if of_all_ranks else ())]
+        for part in reversed(parts):
+            for pattern in _OURS:
+                for path in part.glob(pattern):
+                    path.unlink(missing_ok=True)
+            for folder in (*part.glob("incidents/*"), part / "incidents", part / "snapshots", part):
+                with suppress(OSError):  # not empty: something of somebody else's is in it
+                    folder.rmdir()
+        for folder in (self.path, self.path.parent):
+            with suppress(OSError):
                 folder.rmdir()
         self.path = None

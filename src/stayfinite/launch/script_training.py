@@ -25,6 +25,8 @@ from stayfinite.launch.training_parts import training_parts
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
+from stayfinite.recover.ranks import rank, world_size
+from stayfinite.recover.roll_call import trained_by_all
 from stayfinite.watch.intercept import intercept, roots_of
 
 _BESIDE_KEPT = 8
@@ -53,8 +55,11 @@ class ScriptTraining:
         self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
         self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
+        self.bad_ranks: dict[int, int | None] = {}  # by step
+        self.world_size, self.together = 1, False
         self.counts = Counters()
         self.obstacle: str | None = None
+        self.beside: str | None = None  # what of the script is not guarded
 
     def install(self) -> None:
         self._observers.hear("batch", self._next_batch)
@@ -79,6 +84,8 @@ class ScriptTraining:
                 f"{self.refused} updates were not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
+        if self.beside is not None:
+            yield self.beside
         if self.mended:
             yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
 
@@ -112,9 +119,11 @@ class ScriptTraining:
                 self.obstacle = f"{type(error).__name__}: {error}"
 
     def _make_guard(self, optimizers: list[Optimizer]) -> None:
+        optimizers = self._of_all_ranks(optimizers)
         schedulers = [s for w in self._observers.schedulers.known if (s := w.scheduler()) is not None]
         models, averages = training_parts(optimizers)
         refuses = self._policy is not None
+        self.world_size = world_size()
         guard = ScriptGuard(
             self._observers,
             next(iter(models.values())) if len(models) == 1 else models,
@@ -136,6 +145,19 @@ class ScriptTraining:
         self._detector.guarded = True
         self._listening.enter_context(intercept(self, optimizers, None))
         self._loop.listen_always()
+
+    def _of_all_ranks(self, optimizers: list[Optimizer]) -> list[Optimizer]:
+        """Beside a model that all ranks train, one that torch does not spread over them may be this rank's alone."""
+        if world_size() == 1:
+            return optimizers
+        shared = [o for o in optimizers if trained_by_all(training_parts([o])[0].values())]
+        if not shared or len(shared) == len(optimizers):
+            return optimizers
+        kinds = ", ".join(type(o).__name__ for o in optimizers if o not in shared)
+        self.beside = (
+            f"{kinds} trains outside of DistributedDataParallel, beside a model inside: it was not guarded."
+        )
+        return shared
 
     def _forget(self) -> None:
         self._listening.close()
@@ -257,6 +279,7 @@ class ScriptTraining:
             step = self._observers.history.recent[-1].step
             self.refused += 1
             self.actions[step] = "skip"
+            self.bad_ranks[step] = rank() if self.world_size > 1 else None
             self._detector.step_was_skipped(step)
 
     def _mended(self) -> None:
@@ -269,6 +292,9 @@ class ScriptTraining:
         self.actions[result.step] = result.action
         if evidence is None and refused.norm_overflowed:
             evidence = refused  # no value is bad, so there is no birth to look for
+        known = refused.rank if evidence is None or refused.rank is not None else evidence.rank
+        self.bad_ranks[result.step] = known
+        self.together = self._guard is not None and self._guard.ranks.together
         self._detector.step_was_refused(refused.trigger, result.step, evidence)
 
 

@@ -62,7 +62,7 @@ class FailurePoint:
 def obstacle(options: Options, beginning: Beginning, failure: FailurePoint) -> str | None:
     """Why there is no second run, as the end of a sentence; None if there can be one."""
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-        return "the script runs on several ranks"
+        return "that takes a second run, and there is none of several ranks; a Guard in the script repeats the step"
     if failure.seconds > options.locate_limit:
         return (
             f"it came {_duration(failure.seconds)} after the start, and a second run may take "

@@ -21,6 +21,8 @@ from stayfinite.launch import state_scan
 from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.file_changes import FileChanges
 from stayfinite.launch.options import Options
+from stayfinite.launch.rank_place import RankPlace
+from stayfinite.launch.rank_report import RankReport
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script import ScriptEnd, without_our_frames
 from stayfinite.launch.script_training import ScriptTraining
@@ -29,6 +31,7 @@ from stayfinite.launch.suspicions import Suspicion
 from stayfinite.observers.gradients import gradient_facts
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
+from stayfinite.recover.ranks import RankLost
 from stayfinite.replay import Tracer
 from stayfinite.replay.incident import to_incident
 from stayfinite.replay.living import looked_once
@@ -39,14 +42,17 @@ from stayfinite.watch.environment import environment
 class Session:
     """Watches a run. `start`, then the script, then `finish`."""
 
-    def __init__(self, options: Options, files: FileChanges | None = None) -> None:
-        self.options, self._files = options, files
+    def __init__(
+        self, options: Options, files: FileChanges | None = None, place: RankPlace | None = None
+    ) -> None:
+        self.options, self._files, self._place = options, files, place or RankPlace()
         self.tracer = Tracer()
         self.observers = RunObservers(tracer=self.tracer)
         self.history = self.observers.history
         self.detector = FailureDetector(self.observers, self.tracer)
-        self.folder = RunFolder(options.run_dir)
+        self.folder = RunFolder(options.run_dir, self._place.rank)
         self.training = ScriptTraining(self.observers, self.detector, self._policy(), options, self.folder)
+        self._has_spawned = False
         self.sign: str | None = None  # of trouble in a script that never trained
         self._state: tuple[StateTensor, ...] = ()  # what is not finite when the script is over
 
@@ -72,6 +78,7 @@ class Session:
         self.training.install()
         if self._files is not None:
             self.observers.hear("file_save", self._saving)
+        self.observers.hear("spawn", self._spawned)
         self.history.listeners.append(self._step_is_over)
         if self.options.traced:
             if self.options.trace_from_step:
@@ -84,6 +91,11 @@ class Session:
         if self._files is not None:
             self._files.about_to_write(f)
         return original(obj, f, *args, **kwargs)
+
+    def _spawned(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """torch.multiprocessing.spawn: nobody listens in those processes."""
+        self._has_spawned = True
+        return original(*args, **kwargs)
 
     def _step_is_over(self, record: StepRecord) -> None:
         """In a second run: begin to trace shortly before the failing step, and end after it."""
@@ -129,10 +141,27 @@ class Session:
 
     def close(self, incidents: list[Incident]) -> None:
         """Say in the incidents what was done about them, and keep the folder of the run if it is worth keeping."""
+        training = self.training
         for incident in incidents:
-            if incident.step in self.training.actions:
-                incident.action = self.training.actions[incident.step]
-        self.folder.close(keep=self.training.refused > 0)
+            incident.world_size = training.world_size
+            if incident.step in training.actions:
+                incident.action = training.actions[incident.step]
+                incident.rank = training.bad_ranks[incident.step] if training.world_size > 1 else 0
+            elif training.world_size > 1:
+                incident.rank = self._place.rank
+        self.folder.close(keep=training.refused > 0)
+
+    def rank_report(self, incidents: list[Incident], remarks: list[str]) -> RankReport:
+        """For whoever started several ranks."""
+        training = self.training
+        world = training.world_size
+        return RankReport(self._place.rank, world, incidents, remarks, training.refused, self._has_trained)
+
+    def known_here_alone(self, incidents: list[Incident], end: ScriptEnd) -> list[Incident]:
+        """What rank 0 does not know: how this rank ended, and what ranks that decide alone have met."""
+        if end.error is not None:
+            return incidents
+        return [one for one in incidents if one.step in self.training.actions and not self.training.together]
 
     @property
     def most_refused(self) -> bool:
@@ -208,10 +237,17 @@ class Session:
         """What the reader of a report should know besides the incidents."""
         if self.tracer.follower.trouble:
             yield "The tracer met a problem of its own: " + self.tracer.follower.trouble[-1].strip()
+        if self._has_spawned:
+            yield (
+                "The processes that the script started with torch.multiprocessing.spawn were not guarded. Start ranks "
+                "with `stayfinite run --nproc-per-node N`, or make a Guard in them."
+            )
         finite = not any(tensor.owner == "parameter" for tensor in self._state)
         yield from self.training.remarks(weights_are_finite=finite)
 
     def _note_uncaught(self, error: BaseException) -> None:
+        if isinstance(error, RankLost):
+            return  # the rank that is gone has its own story
         if self.observers.files.raised(error):
             return  # a damaged file is a failure by itself, and no value is to blame
         place = place_of(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,7 +38,7 @@ def write(path: Path, payload: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         _require_plain(path, temporary)
         temporary.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except CheckpointError:
         raise
     except (OSError, RuntimeError) as error:
@@ -138,11 +139,14 @@ def rotate(directory: Path, keep: int, last_good: Path | None) -> list[Path]:
     """Delete all but the newest `keep` numbered checkpoints; never the last one that was verified good."""
     doomed = [path for path in numbered(directory)[:-keep] if path != last_good] if keep > 0 else []
     for path in doomed:
-        path.unlink(missing_ok=True)
+        if path.is_dir():  # of sharded state
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     return doomed
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make the rename itself durable. Not every platform can open a directory; there it is not needed."""
     if os.name != "posix":
         return

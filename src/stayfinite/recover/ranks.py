@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from stayfinite.recover.roll_call import RollCall, trained_by_all
 
 
 class RankLost(RuntimeError):
@@ -21,20 +25,67 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """This process's rank; 0 where torch.distributed is not in use."""
-    return dist.get_rank() if world_size() > 1 else 0
+    """This process's rank; where torch.distributed is not in use, its number among the launcher's processes, or 0."""
+    if world_size() > 1:
+        return dist.get_rank()
+    ranks, number = os.environ.get("WORLD_SIZE", ""), os.environ.get("RANK", "")
+    return int(number) if ranks.isdigit() and number.isdigit() and int(ranks) > 1 else 0
+
+
+_asked: dict[str, int] = {}
+_ANSWER_SECONDS = 60.0
+
+
+def told_by_rank_0(name: str, make: Callable[[], str]) -> str | None:
+    """What `make` gives on rank 0, for all ranks; no collective. None where rank 0 has not said it within a minute.
+
+    The ranks speak through the store they met at, so that nothing of the script's own traffic is touched.
+    """
+    if world_size() == 1:
+        return make()
+    _asked[name] = _asked.get(name, 0) + 1
+    key, store = f"stayfinite/{name}/{_asked[name]}", dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.set(key, text := make())
+        return text
+    try:
+        store.wait([key], timedelta(seconds=_ANSWER_SECONDS))
+        return bytes(store.get(key)).decode()
+    except RuntimeError:  # it timed out: rank 0 trains nothing
+        return None
+
+
+_groups: tuple[Any, Any] | None = None  # the script's own, and that of all guards beside it
 
 
 class Ranks:
-    """The ranks that train these models together, in a process group of the guard's own.
+    """The ranks that train these models together, in a process group of the guards' own.
 
     Under `DistributedDataParallel.join()` ranks make different numbers of steps, and nobody answers a rank that asks
     once more than the others. There each decides alone, from gradients that are averaged and so the same everywhere.
     """
 
-    def __init__(self, device: torch.device, models: Iterable[nn.Module]) -> None:
-        self._device, self._models = device, list(models)
-        self._group: Any = None
+    def __init__(
+        self,
+        device: torch.device,
+        models: Iterable[nn.Module],
+        name: str = "",
+        tell: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`name`: the line that made the guard. `tell` hears of ranks that did not come there."""
+        self._device, self._models, self._tell = device, list(models), tell
+        self._all_have_it: bool | None = True if trained_by_all(self._models) else None
+        self._roll_call = RollCall(name)
+        self._ignored = False
+
+    @contextmanager
+    def ignored(self) -> Iterator[None]:
+        """Decide as if there were no other ranks: where they cannot be expected to come."""
+        before, self._ignored = self._ignored, True
+        try:
+            yield
+        finally:
+            self._ignored = before
 
     @property
     def joined_unevenly(self) -> bool:
@@ -50,7 +101,33 @@ class Ranks:
     @property
     def together(self) -> bool:
         """There are other ranks, and they come to every decision."""
-        return world_size() > 1 and not self.joined_unevenly
+        if self._ignored or world_size() == 1 or self.joined_unevenly:
+            return False
+        if self._all_have_it is None:
+            self._all_have_it = self._roll_call.all_came()
+            if not self._all_have_it and self._tell is not None:
+                self._tell(
+                    "warning",
+                    f"not all {world_size()} ranks have made this guard, so rank {rank()} decides alone about what it "
+                    "trains. If all of them train it, make the guard on every rank, at the same line.",
+                )
+        return self._all_have_it
+
+    @property
+    def group(self) -> Any:
+        """The guards' own process group, None with one rank. The first time, all ranks must ask for it together."""
+        global _groups
+        world = dist.group.WORLD if world_size() > 1 else None
+        if world is None:
+            return None
+        if _groups is None or _groups[0] is not world:
+            _groups = world, dist.new_group(timeout=_timeout(self._device))
+        return _groups[1]
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long the script's own group waits."""
+        return _timeout(self._device) or timedelta(minutes=30)
 
     def gather(self, numbers: Tensor) -> Tensor:
         """A (ranks, len(numbers)) table with one row a rank, the same on every rank; no transfer to the host."""
@@ -63,9 +140,7 @@ class Ranks:
         # The older name warns from torch 2.13 on.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         try:
-            if self._group is None:
-                self._group = dist.new_group(timeout=_timeout(row.device))
-            all_gather(flat, row, group=self._group)
+            all_gather(flat, row, group=self.group)
         except RuntimeError as error:
             raise RankLost(
                 f"rank {rank()}: another rank has died, or did not come to this step's decision in time "
@@ -79,33 +154,48 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one: what one rank sees, all must act on. All must ask."""
+        return self.any_of(flag)[0]
+
+    def any_of(self, *flags: bool) -> list[bool]:
+        """The same of several, in one go."""
         if not self.together:
-            return flag
-        return bool(self.gather(torch.tensor([float(flag)], device=self._device)).any())
+            return list(flags)
+        table = self.gather(torch.tensor([float(flag) for flag in flags], device=self._device))
+        return [bool(column) for column in table.any(0).tolist()]
 
     def union(self, names: Sequence[str]) -> list[str]:
-        """The names that any rank gives, first rank first; the same on every rank."""
-        texts = (text.decode() for text in self._texts("\0".join(names).encode()))
-        return list(dict.fromkeys(name for text in texts if text for name in text.split("\0")))
+        """The names that any rank gives, first rank first; the same on every rank. All must ask."""
+        return joined(self.texts(packed(names)))
 
-    def share(self, mine: bytes | None, first: int | None = None) -> bytes | None:
-        """What one rank has, for all: rank `first`'s if it has any, else that of the lowest rank that has."""
-        texts = self._texts(mine or b"")
-        order = [*([first] if first is not None and first < len(texts) else []), *range(len(texts))]
-        return next((texts[number] for number in order if texts[number]), None)
+    def texts(self, mine: bytes) -> list[bytes]:
+        """Every rank's, of whatever length; the same list on every rank. All must ask."""
+        return [text for text, _ in self.exchange(mine)]
 
-    def _texts(self, mine: bytes) -> list[bytes]:
-        """Every rank's, of whatever length."""
+    def exchange(self, mine: bytes, *numbers: int) -> list[tuple[bytes, list[int]]]:
+        """Every rank's text and whole numbers. Where no rank has a text it is one collective."""
         if not self.together:
-            return [mine]
-        own = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
-        lengths = self.gather(torch.tensor([own.numel()], device=self._device)).flatten().tolist()
-        if not any(lengths):
-            return [b""] * len(lengths)
-        padded = torch.zeros(max(lengths), dtype=torch.uint8, device=self._device)  # all rows of one length
-        padded[: own.numel()] = own
-        rows = self.gather(padded).tolist()
-        return [bytes(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+            return [(mine, list(numbers))]
+        own = torch.tensor(list(mine), dtype=torch.uint8)
+        heads = self.gather(
+            torch.tensor([own.numel(), *numbers], dtype=torch.int64, device=self._device)
+        ).tolist()
+        longest, texts = max(length for length, *_ in heads), [b""] * len(heads)
+        if longest:
+            padded = torch.zeros(longest, dtype=torch.uint8)  # all rows of one length
+            padded[: own.numel()] = own
+            rows = self.gather(padded.to(self._device)).tolist()
+            texts = [bytes(row[:length]) for row, (length, *_) in zip(rows, heads, strict=True)]
+        return [(text, rest) for text, (_, *rest) in zip(texts, heads, strict=True)]
+
+
+def packed(names: Sequence[str]) -> bytes:
+    """Names as one text."""
+    return "\0".join(names).encode()
+
+
+def joined(texts: Iterable[bytes]) -> list[str]:
+    """The names of several such texts, each once."""
+    return list(dict.fromkeys(name for text in texts if text for name in text.decode().split("\0")))
 
 
 def _timeout(device: torch.device) -> timedelta | None:

@@ -44,8 +44,9 @@ def lines(incident: Incident) -> Iterator[Text]:
     errors = any(finding.severity.value == "error" for finding in incident.findings)
     what = arrived(incident.trigger, incident.phase, [finding.code for finding in incident.findings])
     again = ", not seen again in a second run" if incident.reproduced is False else ""
+    on = f" on rank {incident.rank}" if incident.world_size > 1 and incident.rank is not None else ""
     yield Text(
-        f"stayfinite  step {incident.step}: {what} ({incident.phase}{again})",
+        f"stayfinite  step {incident.step}: {what}{on} ({incident.phase}{again})",
         style="bold red" if errors else "bold",
     )
     if incident.birth is not None:

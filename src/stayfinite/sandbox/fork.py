@@ -38,8 +38,11 @@ class ForkResult:
         return self.status == "finished"
 
 
-def obstacle(kind: Kind | None = None) -> str | None:
-    """Why this process cannot be forked into a sandbox, as a sentence; None if it can."""
+def obstacle(kind: Kind | None = None, *, alone: bool = False) -> str | None:
+    """Why this process cannot be forked into a sandbox, as a sentence; None if it can.
+
+    `alone`: the child does without other ranks.
+    """
     if sys.platform != "linux":
         return "a process can be forked into a sandbox only on Linux"
     if not support.allows(kind):
@@ -47,7 +50,7 @@ def obstacle(kind: Kind | None = None) -> str | None:
     device = _accelerator()
     if device is not None:
         return f"the process has initialised {device}, which a forked child cannot use"
-    ranks = _ranks()
+    ranks = 1 if alone else _ranks()
     if ranks > 1:
         return (
             f"the step is computed by {ranks} ranks together, and a forked child cannot speak with the others"
@@ -92,17 +95,19 @@ class Inside:
             os._exit(0)
 
 
-def branch(seconds: float) -> Inside | ForkResult:
+def branch(seconds: float, *, alone: bool = False) -> Inside | ForkResult:
     """Return twice: in a sandboxed child as `Inside`, and here, when that has ended, with what it gave.
 
     For work that cannot be put into a function, because it is the caller's caller that does it. The promises are
-    those of `forked`.
+    those of `forked`. `alone`: of several ranks this one forks, and its child speaks with none of the others.
     """
-    return _branch(None, seconds, None)
+    return _branch(None, seconds, None, alone=alone)
 
 
-def _branch(fn: Callable[[], Json] | None, seconds: float, kind: Kind | None) -> Inside | ForkResult:
-    reason = obstacle(kind)
+def _branch(
+    fn: Callable[[], Json] | None, seconds: float, kind: Kind | None, *, alone: bool = False
+) -> Inside | ForkResult:
+    reason = obstacle(kind, alone=alone)
     if reason is not None:
         return ForkResult("declined", reason=reason)
     kind = kind or support.sandbox().kind

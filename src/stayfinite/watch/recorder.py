@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import os
 import time
 import warnings
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stayfinite.findings import Json, jsonable
+from stayfinite.loggers.logger import Logger
+from stayfinite.loggers.tensorboard import TensorBoardLogger
 
 FLUSH_SECONDS = 1.0
 """What a crash can lose at most."""
@@ -51,8 +52,14 @@ class Recorder:
         self._append(plain, now=now)
 
     def event(self, line: dict[str, Any]) -> None:
-        """Add a line that is no step; durable at once."""
-        self._append(_plain(line), now=True)
+        """Add a line that is no step; durable at once. Loggers hear of it, too."""
+        plain = _plain(line)
+        for logger in self._loggers():
+            logger.event(plain)
+        self._append(plain, now=True)
+
+    def _loggers(self) -> list[Logger]:
+        return [listener for listener in self._listeners if isinstance(listener, Logger)]
 
     def _append(self, plain: dict[str, Json], *, now: bool) -> None:
         if self._broken:
@@ -76,6 +83,8 @@ class Recorder:
             self._give_up(error)
 
     def close(self) -> None:
+        for logger in self._loggers():
+            logger.close()
         self.flush()
         if not self._broken:
             self._file.close()
@@ -131,35 +140,11 @@ def _end_partial_line(path: Path, file: TextIO) -> None:
 def _as_listener(listener: Any) -> Callable[[dict[str, Json]], None]:
     """A callable takes each line as a dict; a TensorBoard writer gets its numbers through add_scalar."""
     if hasattr(listener, "add_scalar"):
-        return _TensorBoard(listener)
+        return TensorBoardLogger(listener)
     if callable(listener):
         hand_over: Callable[[dict[str, Json]], None] = listener
         return hand_over
     raise TypeError(
-        f"Guard(listeners=[...]) takes callables or TensorBoard writers; got a {type(listener).__name__}"
+        "Guard(listeners=[...]) takes callables, TensorBoard writers and stayfinite.loggers; "
+        f"got a {type(listener).__name__}"
     )
-
-
-class _TensorBoard:
-    """Scalars under stayfinite/..., non-finite ones left out: TensorBoard draws them as gaps anyway."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def __call__(self, line: dict[str, Json]) -> None:
-        step = line.get("step")
-        for name, value in line.items():
-            if name == "step":
-                continue
-            if isinstance(value, dict):
-                for part, number in value.items():
-                    self._add(f"stayfinite/{name}/{part}", number, step)
-            elif isinstance(value, list):
-                for index, number in enumerate(value):
-                    self._add(f"stayfinite/{name}/{index}", number, step)
-            else:
-                self._add(f"stayfinite/{name}", value, step)
-
-    def _add(self, tag: str, value: Json, step: Json) -> None:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            self._writer.add_scalar(tag, value, step)

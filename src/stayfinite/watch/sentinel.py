@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
-from stayfinite.shards import is_sharded, local, whole
+from stayfinite.shards import is_sharded, local, spread_over, whole
 from stayfinite.watch.finite import peak
 
 
@@ -18,8 +18,30 @@ class Reading:
     def __init__(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
         self.names = list(names)
         self.gradients = list(gradients)
-        self.as_torch_has_it = self._norm(None)  # spread over the ranks where the gradients are
-        self.total = whole(self.as_torch_has_it)
+        self._norm_of_all: Tensor | None = None
+
+    @property
+    def as_torch_has_it(self) -> Tensor:
+        """The norm of all gradients, as a DTensor where they are sharded: all ranks must ask, the first time."""
+        if self._norm_of_all is None:
+            self._norm_of_all = self._norm(None)
+        return self._norm_of_all
+
+    @property
+    def total(self) -> Tensor:
+        """The same as a plain number."""
+        return whole(self.as_torch_has_it)
+
+    def own_part(self, ranks: int) -> Tensor | None:
+        """Of gradients that are sharded over all ranks: this rank's part of the norm, without asking the others.
+
+        None where it is not needed, because somebody has asked for the whole, or cannot be.
+        """
+        known = self._norm_of_all is not None or not self.gradients
+        if known or not all(spread_over(gradient, ranks) for gradient in self.gradients):
+            return None
+        with torch.no_grad():
+            return self._norm_of([local(gradient) for gradient in self.gradients], None)
 
     @torch.no_grad()
     def _norm(self, dtype: torch.dtype | None) -> Tensor:

@@ -17,7 +17,7 @@ from stayfinite.watch.losses import Loss
 from stayfinite.watch.observed import ranges
 from stayfinite.watch.sentinel import Reading, read
 from stayfinite.watch.updates import UpdateSampler
-from stayfinite.watch.verdict import Numbers, StepVerdict
+from stayfinite.watch.verdict import Marks, Numbers, StepVerdict
 
 Trouble = Literal["setting", "scale", "loss", "gradient", "update", "spike"]
 _FACTORS = {"loss": 1.5, "gradient norm": 4.0, "update": 10.0}
@@ -100,11 +100,12 @@ class Watcher:
         norm: Tensor,
         scale: Tensor | None,
         gather: Callable[[Tensor], Tensor] | None,
+        marks: Marks | None = None,
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
         observed = ranges(window.observed) if window.observed else {}
         inputs = sampled_peak(window.batches) if self._looks_at_inputs() else None
-        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs)
+        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs, marks)
         self._update_ratio = None
         return numbers
 
