@@ -122,10 +122,22 @@ class WatchedLoop:
         self._follower.stop()
         refusal = self._take_refusal()
         if refusal is not None:
-            self._conclude(refusal, self._follower.evidence)
+            self._conclude(refusal, self._follower.locate_framework_steps(refusal))
         else:
             self._maintenance.before_step()
         self._follower.start_if_armed(None)
+
+    @contextmanager
+    def framework_step(self, again: Callable[[], Any], batch: Any) -> Iterator[None]:
+        """Around a framework's own step: forward and backward pass of one micro-batch. `again` runs it once more."""
+        if not self.listening or self.replaying:
+            yield
+            return
+        self.decision.begin_framework_step(again, batch)
+        try:
+            yield
+        finally:
+            self.decision.end_framework_step()
 
     @property
     def replaying(self) -> bool:
@@ -198,7 +210,7 @@ class WatchedLoop:
         if calls_closure_once(optimizer):
             with torch.enable_grad():
                 value = closure()
-            self._decide(optimizer, lambda: step(lambda: value))
+            self._follower.around(lambda update: self._decide(optimizer, update), lambda: step(lambda: value))
             return value
         with self.paused():
             return self.decision.step_with_closure(optimizer, step, closure)

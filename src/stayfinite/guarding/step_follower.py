@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import pickle
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stayfinite.findings import Json
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Refusal
 from stayfinite.guarding.explainer import Explainer
@@ -19,7 +22,7 @@ from stayfinite.guarding.locate import Replay, Trace
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover.aftermath import Aftermath
-from stayfinite.sandbox.fork import Inside, branch
+from stayfinite.sandbox.fork import Inside, branch, forked
 from stayfinite.watch.risk import calls_closure_once
 
 _FOLLOWED = 4
@@ -89,14 +92,41 @@ class StepFollower:
 
     def locate(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """What is known of how this step went wrong; if nothing is, its body is given its batches again."""
+        if refusal.attempt.window.framework_steps:
+            return self.locate_framework_steps(refusal)
         if self._evidence is None and self._explainer.wants_replay(refusal):
             return (yield from self._in_a_fork(refusal))
         return self._evidence
 
+    def locate_framework_steps(self, refusal: Refusal) -> FailedStep | None:
+        """The same where a framework's own steps made the losses: they are called again with the same batches."""
+        steps = refusal.attempt.window.framework_steps
+        if self._evidence is not None or not steps or not self._explainer.wants_replay(refusal):
+            return self._evidence
+        child = forked(lambda: _packed(self._run_again(refusal)), _limit(refusal))
+        if child.finished:
+            return _unpacked(child.value)
+        if child.status == "declined" and self._explainer.may_repeat_in_place:
+            try:
+                return self._run_again(refusal)
+            except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
+                child = replace(child, reason=f"{type(error).__name__}: {error}")
+        self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
+        return None
+
+    def _run_again(self, refusal: Refusal) -> FailedStep | None:
+        window, replay_update = refusal.attempt.window, refusal.attempt.update_was_bad
+        with self._repeating(refusal) as replay:
+            for run, batch in zip(window.framework_steps, window.batches, strict=True):
+                with replay.following(batch):
+                    run()
+                    if replay_update and run is window.framework_steps[-1] and replay.evidence() is None:
+                        replay.try_update(refusal.attempt.make_update)
+            return replay.evidence()
+
     def _in_a_fork(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """The body once more in a sandboxed child, so that the run itself sees no batch, line or counter twice."""
-        took = time.perf_counter() - refusal.attempt.window.started
-        child = branch(min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took))
+        child = branch(_limit(refusal))
         if isinstance(child, Inside):
             self._inside = child
             found: FailedStep | None = None
@@ -105,7 +135,7 @@ class StepFollower:
             finally:  # also when the body raised, or the loop was left
                 self._give(found)
         if child.finished:
-            return pickle.loads(base64.b64decode(str(child.value))) if child.value is not None else None
+            return _unpacked(child.value)
         if child.status == "declined" and self._explainer.may_repeat_in_place:
             return (yield from self._hand_out_again(refusal))
         self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
@@ -114,10 +144,19 @@ class StepFollower:
     def _give(self, found: FailedStep | None) -> NoReturn:
         """In the child: its work is done."""
         assert self._inside is not None
-        self._inside.end(base64.b64encode(pickle.dumps(found)).decode() if found is not None else None)
+        self._inside.end(_packed(found))
 
     def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
-        """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
+        """Give the body the same batches once more, followed op by op."""
+        with self._repeating(refusal) as replay:
+            for batch in refusal.attempt.window.batches:
+                with replay.following(batch):
+                    yield batch
+            return replay.evidence()
+
+    @contextmanager
+    def _repeating(self, refusal: Refusal) -> Iterator[Replay]:
+        """Nothing that is done this time stays."""
         recovery = self._run.recovery
         aftermath = Aftermath(self._run.state, self._run.state.optimizers, keep_scheduler=True)
         recovery.scaling.refused(overflow=False)
@@ -125,10 +164,7 @@ class StepFollower:
         self._replays_update = refusal.attempt.update_was_bad
         try:
             with self._run.observers.paused(), self._replay.prepared():
-                for batch in refusal.attempt.window.batches:
-                    with self._replay.following(batch):
-                        yield batch
-                return self._replay.evidence()
+                yield self._replay
         finally:
             self._replay = None
             self._owner.window = None
@@ -157,3 +193,18 @@ class StepFollower:
             found = self._replay.evidence()
             if found is not None:
                 self._give(found)
+
+
+def _limit(refusal: Refusal) -> float:
+    took = time.perf_counter() - refusal.attempt.window.started
+    return min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took)
+
+
+def _packed(found: FailedStep | None) -> str | None:
+    """As it comes out of a forked child."""
+    return base64.b64encode(pickle.dumps(found)).decode() if found is not None else None
+
+
+def _unpacked(value: Json) -> FailedStep | None:
+    found: FailedStep | None = pickle.loads(base64.b64decode(str(value))) if value is not None else None
+    return found
