@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,11 +16,20 @@ from failing import Samples, learning_rate, model
 BATCH = 4
 
 
-def plain(case: str, folder: str) -> torch.nn.Module:
+Watch = Callable[..., Any]
+"""Given a model and an optimizer, or an Accelerator: what a loader is put into."""
+
+
+def unwatched(*parts: Any) -> Callable[[Any], Any]:
+    return lambda loader: loader
+
+
+def plain(case: str, folder: str, watch: Watch = unwatched) -> torch.nn.Module:
     net = model(case)
     optimizer = torch.optim.AdamW(net.parameters(), lr=learning_rate(case))
     torch.manual_seed(7)
-    for batch in torch.utils.data.DataLoader(Samples(case), batch_size=BATCH, shuffle=True):
+    loader = torch.utils.data.DataLoader(Samples(case), batch_size=BATCH, shuffle=True)
+    for batch in watch(net, optimizer)(loader):
         loss = net(**batch)["loss"]
         loss.backward()
         optimizer.step()
@@ -26,7 +37,7 @@ def plain(case: str, folder: str) -> torch.nn.Module:
     return net
 
 
-def accelerated(case: str, folder: str) -> torch.nn.Module:
+def accelerated(case: str, folder: str, watch: Watch = unwatched) -> torch.nn.Module:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -35,7 +46,7 @@ def accelerated(case: str, folder: str) -> torch.nn.Module:
     torch.manual_seed(7)
     loader = torch.utils.data.DataLoader(Samples(case), batch_size=BATCH, shuffle=True)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
-    for batch in loader:
+    for batch in watch(accelerator)(loader):
         loss = net(**batch)["loss"]
         accelerator.backward(loss)
         optimizer.step()
@@ -44,31 +55,51 @@ def accelerated(case: str, folder: str) -> torch.nn.Module:
     return accelerator.unwrap_model(net)
 
 
-def transformers_trainer(case: str, folder: str) -> torch.nn.Module:
+def transformers_trainer(
+    case: str, folder: str, callbacks: Sequence[Any] = (), resume: str | None = None, **more: Any
+) -> torch.nn.Module:
     from transformers import Trainer, TrainingArguments
 
     net = model(case)
-    arguments = TrainingArguments(
-        folder, per_device_train_batch_size=BATCH, num_train_epochs=1, learning_rate=learning_rate(case), use_cpu=True,
-        report_to=[], logging_steps=4, save_steps=4, disable_tqdm=True, seed=7, max_grad_norm=1.0,
-        gradient_accumulation_steps=int(os.environ.get("ACCUMULATE", "1")),
-    )  # fmt: skip
-    trainer = Trainer(net, arguments, train_dataset=Samples(case))
-    trainer.train()
+    settings: dict[str, Any] = {
+        "output_dir": folder,
+        "per_device_train_batch_size": BATCH,
+        "num_train_epochs": 1,
+        "learning_rate": learning_rate(case),
+        "use_cpu": True,
+        "report_to": [],
+        "logging_steps": 4,
+        "save_steps": 4,
+        "disable_tqdm": True,
+        "seed": 7,
+        "gradient_accumulation_steps": int(os.environ.get("ACCUMULATE", "1")),
+    }
+    arguments = TrainingArguments(**{**settings, **more})
+    trainer = Trainer(net, arguments, train_dataset=Samples(case), callbacks=list(callbacks))
+    net.trainer = [trainer]  # for those who want to look
+    trainer.train(resume_from_checkpoint=resume)
     return net
 
 
-def lightning_trainer(case: str, folder: str) -> torch.nn.Module:
+def lightning_trainer(
+    case: str, folder: str, callbacks: Sequence[Any] = (), manual: bool = False, **more: Any
+) -> torch.nn.Module:
     import lightning
 
     class Lit(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = model(case)
+            self.automatic_optimization = not manual
 
         def training_step(self, batch, number):
             loss = self.net(**batch)["loss"]
             self.log("train_loss", loss, on_step=False, on_epoch=True)
+            if manual:
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
             return loss
 
         def configure_optimizers(self):
@@ -79,8 +110,9 @@ def lightning_trainer(case: str, folder: str) -> torch.nn.Module:
     loader = torch.utils.data.DataLoader(Samples(case), batch_size=BATCH, shuffle=True)
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", default_root_dir=folder, logger=False, enable_progress_bar=False,
-        enable_model_summary=False,
+        enable_model_summary=False, callbacks=list(callbacks), **more,
     )  # fmt: skip
+    lit.net.trainer = [trainer]  # for those who want to look
     trainer.fit(lit, loader)
     return lit.net
 

@@ -140,6 +140,11 @@ class WatchedLoop:
             self.decision.end_framework_step()
 
     @property
+    def accumulating(self) -> bool:
+        """Some micro-batches of the next update are there."""
+        return self._owner.accumulating
+
+    @property
     def replaying(self) -> bool:
         return self._follower.replaying
 

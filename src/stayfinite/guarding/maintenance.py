@@ -161,6 +161,13 @@ class Maintenance:
         saving.save(path, self._state, self._health, self._reporter.step, self.position, self._recovery)
         return path
 
+    def obstacle_to_saving(self) -> str | None:
+        """What is not finite now, after all that can be repaired was, as a sentence."""
+        if self._look_at_all_state():
+            return None
+        left = self._bad_names()
+        return f"{listed(left)} holds NaN or Inf" if left else None
+
     def state_dict(self) -> dict[str, Any]:
         """What the guard knows beside the state of model, optimizers, schedulers and scaler."""
         return {

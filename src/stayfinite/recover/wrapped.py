@@ -6,17 +6,21 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+_FRAMEWORKS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+"""Their wrappers keep the script's own optimizer in `optimizer`, and have no parameters and no state of their own."""
+
 
 def unwrapped(optimizer: Any) -> Any:
-    """Accelerate's optimizer keeps the script's own in `optimizer`, and has no parameters and no state of its own."""
-    while isinstance(optimizer, Optimizer) and isinstance(
-        inner := vars(optimizer).get("optimizer"), Optimizer
-    ):
+    """The optimizer itself. Wrappers with a step of their own (Lookahead, SAM) are optimizers, too."""
+    while type(optimizer).__module__.partition(".")[0] in _FRAMEWORKS:
+        inner = getattr(optimizer, "optimizer", None)
+        if not isinstance(inner, Optimizer) or inner is optimizer:
+            break
         optimizer = inner
     return optimizer
 
 
 def optimizer_of(scheduler: Any) -> Any:
     """The optimizer whose rates this scheduler sets; None if it does not say."""
-    inner = vars(scheduler).get("scheduler", scheduler) if hasattr(scheduler, "__dict__") else scheduler
+    inner = getattr(scheduler, "scheduler", scheduler)  # Accelerate's
     return unwrapped(getattr(inner, "optimizer", None))
