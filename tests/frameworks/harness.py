@@ -77,8 +77,9 @@ def guarded(framework: str, case: str, folder: Path, **more: Any) -> Trained:
         except RunStopped as stopped:
             trained.stopped = stopped
     if "callbacks" in more:
-        trained.guard = callback.guard
-    trained.guard.close()
+        trained.guard = callback.guard  # closed by the end of the training
+    else:
+        trained.guard.close()
     trained.warned = [str(w.message) for w in caught]
     return trained
 

@@ -108,10 +108,15 @@ def lightning_trainer(
     lit = Lit()
     torch.manual_seed(7)
     loader = torch.utils.data.DataLoader(Samples(case), batch_size=BATCH, shuffle=True)
-    trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", default_root_dir=folder, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=list(callbacks), **more,
-    )  # fmt: skip
+    settings: dict[str, Any] = {
+        "max_epochs": 1,
+        "accelerator": "cpu",
+        "default_root_dir": folder,
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(callbacks=list(callbacks), **{**settings, **more})
     lit.net.trainer = [trainer]  # for those who want to look
     trainer.fit(lit, loader)
     return lit.net

@@ -79,6 +79,12 @@ class DecisionMaker:
         window.framework_steps.append(again)
         self._batch, self._framework_step = batch, again
 
+    def note_evaluation(self, again: Callable[[], Any], batch: Any) -> None:
+        """The same in the middle of an optimizer's step, which may evaluate it more than once."""
+        window = self._owner.window
+        if window is not None and not window.losses:
+            window.batches, window.framework_steps = [batch], [again]
+
     def end_framework_step(self) -> None:
         self._framework_step = None
 

@@ -130,7 +130,9 @@ class WatchedLoop:
     @contextmanager
     def framework_step(self, again: Callable[[], Any], batch: Any) -> Iterator[None]:
         """Around a framework's own step: forward and backward pass of one micro-batch. `again` runs it once more."""
-        if not self.listening or self.replaying:
+        if self.replaying or not self.listening:
+            if not self.replaying:  # an optimizer evaluates it: the guard makes its step
+                self.decision.note_evaluation(again, batch)
             yield
             return
         self.decision.begin_framework_step(again, batch)

@@ -175,7 +175,7 @@ class StepFollower:
         """The repeated body calls optimizer.step(): only an update that was bad in itself is made, and taken back."""
         assert self._replay is not None
         value = None
-        if closure is not None and calls_closure_once(optimizer):
+        if closure is not None and (calls_closure_once(optimizer) or not self._replays_update):
             with torch.enable_grad():
                 value = closure()
         if self._replays_update:

@@ -42,7 +42,7 @@ class FrameworkGuard:
         options: Mapping[str, Any],
     ) -> None:
         """`owns`: whether an object that runs a framework's step belongs to this training."""
-        self._owns = owns
+        self._owns, self._closed = owns, False
         self._refused: list[dict[str, Any]] = []
         listeners = [*options.get("listeners", ()), self._record]
         self.guard = Guard(
@@ -102,6 +102,8 @@ class FrameworkGuard:
         return False
 
     def close(self) -> None:
-        """The training is over."""
-        self._listening.close()
-        self.guard.close()
+        """The training is over. Doing it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._listening.close()
+            self.guard.close()
