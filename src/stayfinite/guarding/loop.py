@@ -220,7 +220,9 @@ class WatchedLoop:
             self._follower.around(lambda update: self._decide(optimizer, update), lambda: step(lambda: value))
             return value
         with self.paused():
-            return self.decision.step_with_closure(optimizer, step, closure)
+            value = self.decision.step_with_closure(optimizer, step, closure)
+            self._locate_framework_steps()
+            return value
 
     def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
         """The body calls scaler.step(optimizer): it looks at the gradients once more, which the guard has done."""
@@ -235,6 +237,13 @@ class WatchedLoop:
     def _decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         with self.paused():
             self.decision.decide(optimizer, step)
+            self._locate_framework_steps()
+
+    def _locate_framework_steps(self) -> None:
+        """At once: later, the framework has counted on, and would run another step."""
+        refusal = self.decision.refusal
+        if refusal is not None and refusal.attempt.window.framework_steps:
+            self._follower.locate_framework_steps(refusal)
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:

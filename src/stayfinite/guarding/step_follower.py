@@ -42,6 +42,7 @@ class StepFollower:
         self._armed = 0  # how many of the next steps are followed
         self._trace: Trace | None = None
         self._evidence: FailedStep | None = None
+        self._located: tuple[Refusal, FailedStep | None] | None = None
 
     @property
     def replaying(self) -> bool:
@@ -51,7 +52,7 @@ class StepFollower:
 
     def arm(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Where nothing was seen of how a step went wrong, the next ones are followed, until one goes wrong again."""
-        self._evidence = None
+        self._evidence = self._located = None
         self._armed = _FOLLOWED if evidence is None and self._explainer.may_follow(refusal) else 0
 
     def start_if_armed(self, batch: Any) -> None:
@@ -99,7 +100,15 @@ class StepFollower:
         return self._evidence
 
     def locate_framework_steps(self, refusal: Refusal) -> FailedStep | None:
-        """The same where a framework's own steps made the losses: they are called again with the same batches."""
+        """The same where a framework's own steps made the losses: they are run again with the same batches, once.
+
+        Called when the step was refused: what the framework counts has not gone on yet.
+        """
+        if self._located is None or self._located[0] is not refusal:
+            self._located = refusal, self._locate_framework_steps(refusal)
+        return self._located[1]
+
+    def _locate_framework_steps(self, refusal: Refusal) -> FailedStep | None:
         steps = refusal.attempt.window.framework_steps
         if self._evidence is not None or not steps or not self._explainer.wants_replay(refusal):
             return self._evidence
