@@ -150,6 +150,12 @@ def listen_to(owner: Any, name: str, around: Around) -> Listening:
     return of_owner.setdefault(name, HookPoint(owner, name)).listen(around)
 
 
+def listen_if_lost(owner: Any, name: str, around: Around) -> Listening:
+    """Hear a method that was listened to until somebody replaced it; else nothing is done."""
+    point = _of_objects.get(owner, {}).get(name)
+    return HookPoint(owner, name).listen(around) if point is not None and point.is_lost else Listening()
+
+
 def imported(event: str) -> bool:
     """Whether the framework that this event is of is there to be listened to."""
     return all(_owner(hook) is not None for hook in HOOKS if hook.event == event)

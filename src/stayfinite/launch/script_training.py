@@ -18,7 +18,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guard import StepResult
 from stayfinite.guarding.framework_steps import around_framework_step
 from stayfinite.guarding.loop import WatchedLoop
-from stayfinite.hooks import FRAMEWORK_STEPS, imported
+from stayfinite.hooks import FRAMEWORK_STEPS, imported, listen_if_lost
 from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.handed_batches import HandedBatches
 from stayfinite.launch.options import Options
@@ -29,7 +29,7 @@ from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.wrapped import optimizer_of
-from stayfinite.watch.intercept import intercept, roots_of
+from stayfinite.watch.intercept import around_step, intercept, roots_of
 
 _BESIDE_KEPT = 8
 
@@ -65,6 +65,7 @@ class ScriptTraining:
     def install(self) -> None:
         self._observers.hear("batch", self._next_batch)
         self._observers.hear("backward", self._first_backward)
+        self._observers.hear("scaler_step", self._scaler_step)
         self._observers.optimizers.on_created = self._optimizer_was_made
         self._observers.scalers.on_skip = self._scaler_skipped
         self._wait_for_forward()
@@ -282,6 +283,11 @@ class ScriptTraining:
 
     def wants_scaler_step(self, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
         return step()  # the scaler looks for itself; if it finds nothing it calls optimizer.step
+
+    def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Accelerate puts a step of its own in the place of the optimizer's while a scaler steps it."""
+        with listen_if_lost(optimizer, "step", around_step(self, optimizer)):
+            return original(scaler, optimizer, *args, **kwargs)
 
     def _traced(self, step: Callable[[], Any]) -> Any:
         with self._tracer.following_again():
