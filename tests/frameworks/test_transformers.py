@@ -36,9 +36,13 @@ def test_counters_schedule_and_log(tmp_path: Path) -> None:
 
 def test_the_filter_of_nan_does_not_hide_an_event(tmp_path: Path) -> None:
     for number, hidden in enumerate((True, False)):
-        trained = guarded("transformers", "log_zero", tmp_path / str(number), logging_nan_inf_filter=hidden)
+        more = {"logging_nan_inf_filter": hidden, "logging_steps": 1}
+        trained = guarded("transformers", "log_zero", tmp_path / str(number), **more)
         history = trained.trainer.state.log_history
         assert sum("stayfinite/what" in entry for entry in history) == 1
+        losses = [entry["loss"] for entry in history if "loss" in entry]
+        assert len(losses) == 12  # the Trainer's own logs are all there
+        assert sum(map(math.isfinite, losses)) == (12 if hidden else 11)
 
 
 @pytest.mark.parametrize("more", [{"gradient_accumulation_steps": 3}, {"bf16": True}, {"max_grad_norm": 0.0}])

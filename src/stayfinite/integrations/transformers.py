@@ -60,24 +60,29 @@ class StayFiniteCallback(TrainerCallback):  # type: ignore[misc]
         try:
             run.end_step()
         except BaseException:
-            self._tell(state)
+            self._tell(run)
             self.close()
             raise
-        self._tell(state)
+        self._tell(run)
 
-    def _tell(self, state: Any) -> None:
+    def _tell(self, run: FrameworkGuard) -> None:
         """Skipped steps reach the Trainer's own loggers and its history, whatever its filter of NaN does."""
-        run = self._run
-        assert run is not None
         for line in run.take_refused():
-            self._trainer.log({"stayfinite/skipped": float(run.guard.counters.skipped)})
-            state.log_history[-1] |= {"stayfinite/action": line["action"], "stayfinite/what": line["what"]}
+            self._log("stayfinite/skipped", float(run.guard.counters.skipped))
+            entry = {"stayfinite/action": line["action"], "stayfinite/what": line["what"]}
+            self._trainer.state.log_history[-1] |= entry
+
+    def _log(self, name: str, value: float) -> None:
+        control = self._trainer.control
+        wanted = control.should_log
+        self._trainer.log({name: value})
+        control.should_log = wanted  # what the Trainer has to log at this step it still logs
 
     def _save(self, original: Any, *args: Any, **kwargs: Any) -> None:
         assert self._run is not None
         what = f"checkpoint-{self._trainer.state.global_step}"
         if not self._run.gate(partial(original, *args, **kwargs), what):
-            self._trainer.log({"stayfinite/not_saved": 1.0})
+            self._log("stayfinite/not_saved", 1.0)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self.close()
