@@ -43,6 +43,7 @@ def test_the_filter_of_nan_does_not_hide_an_event(tmp_path: Path) -> None:
         losses = [entry["loss"] for entry in history if "loss" in entry]
         assert len(losses) == 12  # the Trainer's own logs are all there
         assert sum(map(math.isfinite, losses)) == (12 if hidden else 11)
+        assert math.isfinite(history[-1]["train_loss"])
 
 
 @pytest.mark.parametrize("more", [{"gradient_accumulation_steps": 3}, {"bf16": True}, {"max_grad_norm": 0.0}])

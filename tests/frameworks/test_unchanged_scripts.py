@@ -26,7 +26,7 @@ TABLE = [
 
 def _run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STAYFINITE_PROVE": "off", **variables}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from functools import partial
 from types import FrameType
@@ -33,6 +34,7 @@ class StayFiniteCallback(TrainerCallback):  # type: ignore[misc]
         self._run: FrameworkGuard | None = None
         self._saves = Listening()
         self._trainer: Any = None
+        self._loss_so_far = 0.0
 
     @property
     def guard(self) -> Any:
@@ -42,6 +44,7 @@ class StayFiniteCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self.close()  # an earlier training that ended with an error
         trainer = self._trainer = _trainer_with(self)
+        self._loss_so_far = 0.0
         self._run = FrameworkGuard(
             lambda owner: owner is trainer,
             parts["model"],
@@ -77,6 +80,17 @@ class StayFiniteCallback(TrainerCallback):  # type: ignore[misc]
         wanted = control.should_log
         self._trainer.log({name: value})
         control.should_log = wanted  # what the Trainer has to log at this step it still logs
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
+        """A loss that was logged as NaN or Inf leaves the Trainer's running sums: NaN minus NaN is not 0."""
+        trainer = self._trainer
+        if trainer is None or "loss" not in (logs or {}):
+            return
+        if math.isfinite(trainer._total_loss_scalar):
+            self._loss_so_far = trainer._total_loss_scalar
+        else:
+            trainer._total_loss_scalar = self._loss_so_far
+            trainer._tr_loss.zero_()
 
     def _save(self, original: Any, *args: Any, **kwargs: Any) -> None:
         assert self._run is not None
