@@ -6,13 +6,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 export PYTHONDONTWRITEBYTECODE :=  # the tests start hundreds of processes: none compiles again what another has
 
-.PHONY: demo test lint types imports unit test-long test-torch test-browser bench clean help
+.PHONY: demo test lint types imports unit test-long test-torch test-frameworks test-browser bench clean help
 
 help:
 	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
 	@echo "make test    install, lint, types, import rules, tests"
 	@echo "make test-long     the tests that train for minutes: the five systems"
 	@echo "make test-torch TORCH=2.6.0  the core suites with another version of torch, in an environment of its own"
+	@echo "make test-frameworks  transformers, Lightning, Accelerate, PEFT and TRL, in an environment of their own (1 GB)"
 	@echo "make test-browser  the pages in a real browser (Debian's chromium; installs it where it may)"
 	@echo "make bench   cost of guarding against the peers, speed of scan (installs transformers; 10 GB of disk, half an hour)"
 	@echo "make clean   remove the virtual environment and caches"
@@ -51,6 +52,18 @@ test-torch:
 	@.venv-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable . "torch==$(TORCH)" numpy \
 	  pytest==9.2.0 pytest-xdist==3.8.0 hypothesis==6.170.15
 	.venv-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile tests/hooks tests/guard tests/watch tests/replay tests/recover
+
+FRAMEWORKS := .venv-frameworks
+
+$(FRAMEWORKS)/installed: pyproject.toml
+	@test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	@echo "installing the frameworks into $(FRAMEWORKS) (once)"
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group frameworks
+	@touch $@
+
+test-frameworks: $(FRAMEWORKS)/installed
+	$(FRAMEWORKS)/bin/python -m pytest -n 2 --durations 10 tests/frameworks
 
 test-browser: $(STAMP)
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \

@@ -20,6 +20,7 @@ from stayfinite.guarding.deferred import DeferredUpdate
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.loop import WatchedLoader, WatchedLoop
 from stayfinite.guarding.maintenance import Intervals, Maintenance
+from stayfinite.guarding.prepared import prepared_parts
 from stayfinite.guarding.proofs import check_prove
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
@@ -121,6 +122,22 @@ class Guard:
     ) -> GuardedRun:
         says: Says = "nothing" if quiet else "everything"
         return GuardedRun(self.state, self.policy, plan, probe, run_dir, listeners, says=says)
+
+    @classmethod
+    def from_accelerator(cls, accelerator: Any, **options: Any) -> Guard:
+        """Guard what an `accelerate.Accelerator` has prepared: its models, optimizers, schedulers and scaler.
+
+        `options` are those of Guard; a loop goes over `guard.watch(loader)`. `accelerator.save_state` writes nothing
+        while the state holds NaN or Inf that cannot be repaired: it raises CheckpointError.
+        """
+        guard = cls(**{**prepared_parts(accelerator), **options})
+        accelerator.register_save_state_pre_hook(guard._before_save_state)
+        return guard
+
+    def _before_save_state(self, models: Any, weights: Any, folder: str) -> None:
+        obstacle = self.obstacle_to_saving()
+        if obstacle is not None:
+            raise CheckpointError(f"{folder} was not written: {obstacle}")
 
     # -- watch: a step function, or an ordinary loop
 
@@ -305,6 +322,17 @@ class Guard:
         self._maintenance.restore(Path(path), resume_lr)
         self._owner.window = None
 
+    def obstacle_to_saving(self) -> str | None:
+        """For checkpoints that somebody else writes: brings the state to what belongs into one, and says what of it is
+        not finite and cannot be repaired; None if nothing is."""
+        self.settle()
+        self.loop.decision.settle_for_save()
+        return self._maintenance.obstacle_to_saving()
+
+    def note(self, text: str) -> None:
+        """Say something in the record of the run."""
+        self._reporter.note("warning", what=text)
+
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint of your own: what the guard knows beside models, optimizers, schedulers and scaler.
 
@@ -369,6 +397,11 @@ class Guard:
     def step_count(self) -> int:
         """The number of the next step; restored with a checkpoint."""
         return self._reporter.step
+
+    @step_count.setter
+    def step_count(self, number: int) -> None:
+        """A framework goes on at this step."""
+        self._reporter.step = number
 
     @property
     def epoch(self) -> int:

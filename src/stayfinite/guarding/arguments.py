@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from stayfinite.recover.rates import flatten
 from stayfinite.recover.state import TrainingState
+from stayfinite.recover.wrapped import optimizer_of
 
 
 def check_arguments(
@@ -108,7 +109,7 @@ def unknown_schedule(state: TrainingState, scheduler_interval: str) -> str | Non
     """
     if scheduler_interval == "epoch":
         return None
-    known = {id(getattr(scheduler, "optimizer", None)) for scheduler in flatten(state.schedulers)}
+    known = {id(optimizer_of(scheduler)) for scheduler in flatten(state.schedulers)}
     for optimizer in state.optimizers:
         if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and id(optimizer) not in known:
             return (

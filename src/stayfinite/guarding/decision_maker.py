@@ -54,6 +54,7 @@ class DecisionMaker:
         self._undecided: list[_Backward] = []
         self._decision: _Decision | None = None
         self._batch: Any = None
+        self._framework_step: Callable[[], Any] | None = None  # that runs now
         self.refusal: Refusal | None = None  # of this body: it is looked into when the body has ended
         self.trained = False  # the body has run a backward pass or an update
         self._begun = False  # a backward pass has begun that no update has answered
@@ -65,6 +66,27 @@ class DecisionMaker:
         self._batch = batch
         self.trained, self._answered = False, set()
         self._begun = bool(self._undecided)
+
+    def begin_framework_step(self, again: Callable[[], Any], batch: Any) -> None:
+        """A framework runs forward and backward pass of one micro-batch; `again` runs them once more."""
+        if self._owner.accumulating:
+            self._run.recovery.transaction.mark_batch()
+        else:
+            self._owner.window = None  # what was drawn at random since the last step is no part of this one
+        window = self._owner.open_window()
+        del window.batches[len(window.framework_steps) :]  # a loader may be ahead of what is trained on
+        window.batches.append(batch)
+        window.framework_steps.append(again)
+        self._batch, self._framework_step = batch, again
+
+    def note_evaluation(self, again: Callable[[], Any], batch: Any) -> None:
+        """The same in the middle of an optimizer's step, which may evaluate it more than once."""
+        window = self._owner.window
+        if window is not None and not window.losses:
+            window.batches, window.framework_steps = [batch], [again]
+
+    def end_framework_step(self) -> None:
+        self._framework_step = None
 
     def end_body(self) -> None:
         after_updates = not self._begun and self._run.recovery.transaction.buffers_were_written
@@ -231,17 +253,27 @@ class DecisionMaker:
         window = self._owner.open_window()
         if self._batch is not None:
             window.batches.append(self._batch)
+            if self._framework_step is not None:
+                window.framework_steps.append(self._framework_step)
 
     def step_with_closure(self, optimizer: Optimizer, step: Callable[..., Any], closure: Any) -> Any:
-        """An optimizer that evaluates the loss as often as it likes: what it made is looked at afterwards."""
+        """An optimizer that evaluates the loss as often as it likes: what it made is looked at afterwards.
+
+        What its first evaluation gave is looked at before it changes anything: forward and backward pass are not
+        the optimizer's doing.
+        """
         self.finish()
         self.trained = True
         window, value = self._owner.open_window(), None
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        versions = [p._version for p in parameters]
 
         def noting() -> Any:
-            loss = closure()
+            loss, first = closure(), not window.losses
             if loss is not None:
                 window.losses.append(as_loss(torch.as_tensor(loss).detach()))
+            if first and self._run.refuses and [p._version for p in parameters] == versions:
+                self._owner.look_at_evaluation(optimizer)
             return loss
 
         def run() -> None:

@@ -123,10 +123,29 @@ class WatchedLoop:
         self._follower.stop()
         refusal = self._take_refusal()
         if refusal is not None:
-            self._conclude(refusal, self._follower.evidence)
+            self._conclude(refusal, self._follower.locate_framework_steps(refusal))
         else:
             self._maintenance.before_step()
         self._follower.start_if_armed(None)
+
+    @contextmanager
+    def framework_step(self, again: Callable[[], Any], batch: Any) -> Iterator[None]:
+        """Around a framework's own step: forward and backward pass of one micro-batch. `again` runs it once more."""
+        if self.replaying or not self.listening:
+            if not self.replaying:  # an optimizer evaluates it: the guard makes its step
+                self.decision.note_evaluation(again, batch)
+            yield
+            return
+        self.decision.begin_framework_step(again, batch)
+        try:
+            yield
+        finally:
+            self.decision.end_framework_step()
+
+    @property
+    def accumulating(self) -> bool:
+        """Some micro-batches of the next update are there."""
+        return self._owner.accumulating
 
     @property
     def replaying(self) -> bool:
@@ -201,10 +220,12 @@ class WatchedLoop:
         if calls_closure_once(optimizer):
             with torch.enable_grad():
                 value = closure()
-            self._decide(optimizer, lambda: step(lambda: value))
+            self._follower.around(lambda update: self._decide(optimizer, update), lambda: step(lambda: value))
             return value
         with self.paused():
-            return self.decision.step_with_closure(optimizer, step, closure)
+            value = self.decision.step_with_closure(optimizer, step, closure)
+            self._locate_framework_steps()
+            return value
 
     def _step_without_gradients(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """Nothing to decide, unless other ranks have gradients and wait for this one."""
@@ -235,6 +256,13 @@ class WatchedLoop:
     def _decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         with self.paused():
             self.decision.decide(optimizer, step)
+            self._locate_framework_steps()
+
+    def _locate_framework_steps(self) -> None:
+        """At once: later, the framework has counted on, and would run another step."""
+        refusal = self.decision.refusal
+        if refusal is not None and refusal.attempt.window.framework_steps:
+            self._follower.locate_framework_steps(refusal)
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:

@@ -201,6 +201,13 @@ class Maintenance:
     def _is_sharded(self) -> bool:
         return any(is_sharded(tensor) for _, _, tensor in self._state.tensors())
 
+    def obstacle_to_saving(self) -> str | None:
+        """What is not finite now, after all that can be repaired was, as a sentence."""
+        if self._look_at_all_state():
+            return None
+        left = self._bad_names()
+        return f"{listed(left)} holds NaN or Inf" if left else None
+
     def state_dict(self) -> dict[str, Any]:
         """What the guard knows beside the state of model, optimizers, schedulers and scaler."""
         return {

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import pickle
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stayfinite.findings import Json
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Refusal
 from stayfinite.guarding.explainer import Explainer
@@ -22,7 +24,7 @@ from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.ranks import rank, world_size
-from stayfinite.sandbox.fork import Inside, branch
+from stayfinite.sandbox.fork import Inside, branch, forked
 from stayfinite.watch.risk import calls_closure_once
 
 _FOLLOWED = 4
@@ -42,6 +44,7 @@ class StepFollower:
         self._armed = 0  # how many of the next steps are followed
         self._trace: Trace | None = None
         self._evidence: FailedStep | None = None
+        self._located: tuple[Refusal, FailedStep | None] | None = None
 
     @property
     def replaying(self) -> bool:
@@ -51,7 +54,7 @@ class StepFollower:
 
     def arm(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Where nothing was seen of how a step went wrong, the next ones are followed, until one goes wrong again."""
-        self._evidence = None
+        self._evidence = self._located = None
         self._armed = _FOLLOWED if evidence is None and self._explainer.may_follow(refusal) else 0
 
     def start_if_armed(self, batch: Any) -> None:
@@ -92,18 +95,55 @@ class StepFollower:
 
     def locate(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """What is known of how this step went wrong; if nothing is, its body is given its batches again."""
+        if refusal.attempt.window.framework_steps:
+            return self.locate_framework_steps(refusal)
         if self._explainer.wants_replay(refusal) and not self._run.ranks.any(self._evidence is not None):
             return (yield from self._in_a_fork(refusal))
         return self._evidence
 
+    def locate_framework_steps(self, refusal: Refusal) -> FailedStep | None:
+        """The same where a framework's own steps made the losses: they are run again with the same batches, once.
+
+        Called when the step was refused: what the framework counts has not gone on yet.
+        """
+        if self._located is None or self._located[0] is not refusal:
+            self._located = refusal, self._locate_framework_steps(refusal)
+        return self._located[1]
+
+    def _locate_framework_steps(self, refusal: Refusal) -> FailedStep | None:
+        steps = refusal.attempt.window.framework_steps
+        if not steps or not self._explainer.wants_replay(refusal):
+            return self._evidence
+        if self._run.ranks.any(self._evidence is not None):
+            return self._evidence
+        child = forked(lambda: _packed(self._run_again(refusal)), _limit(refusal))
+        if child.finished:
+            return _unpacked(child.value)
+        if child.status == "declined" and self._explainer.may_repeat_in_place:
+            try:
+                return self._run_again(refusal)
+            except Exception as error:  # noqa: BLE001 - a replay that fails must not end the training it explains
+                child = replace(child, reason=f"{type(error).__name__}: {error}")
+        self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
+        return None
+
+    def _run_again(self, refusal: Refusal) -> FailedStep | None:
+        window, replay_update = refusal.attempt.window, refusal.attempt.update_was_bad
+        with self._repeating(refusal) as replay:
+            for run, batch in zip(window.framework_steps, window.batches, strict=True):
+                with replay.following(batch):
+                    run()
+                    if replay_update and run is window.framework_steps[-1] and replay.evidence() is None:
+                        replay.try_update(refusal.attempt.make_update)
+            return replay.evidence()
+
     def _in_a_fork(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """The body once more in a sandboxed child, so that the run itself sees no batch, line or counter twice."""
-        took = time.perf_counter() - refusal.attempt.window.started
         # Of several ranks all repeat the body together where they may; else the one with the bad batch, in its child.
         alone = world_size() > 1 and not self._explainer.may_repeat_in_place
         if alone and refusal.refused.rank not in (None, rank()):
             return None  # what that rank sees, all will know
-        child = branch(min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took), alone=alone)
+        child = branch(_limit(refusal), alone=alone)
         if isinstance(child, Inside):
             self._inside = child
             found: FailedStep | None = None
@@ -117,7 +157,7 @@ class StepFollower:
             finally:  # also when the body raised, or the loop was left
                 self._give(found)
         if child.finished:
-            return pickle.loads(base64.b64decode(str(child.value))) if child.value is not None else None
+            return _unpacked(child.value)
         if child.status == "declined" and self._explainer.may_repeat_in_place:
             return (yield from self._hand_out_again(refusal))
         self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
@@ -126,10 +166,19 @@ class StepFollower:
     def _give(self, found: FailedStep | None) -> NoReturn:
         """In the child: its work is done."""
         assert self._inside is not None
-        self._inside.end(base64.b64encode(pickle.dumps(found)).decode() if found is not None else None)
+        self._inside.end(_packed(found))
 
     def _hand_out_again(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
-        """Give the body the same batches once more, followed op by op; nothing it does this time stays."""
+        """Give the body the same batches once more, followed op by op."""
+        with self._repeating(refusal) as replay:
+            for batch in refusal.attempt.window.batches:
+                with replay.following(batch):
+                    yield batch
+            return replay.evidence()
+
+    @contextmanager
+    def _repeating(self, refusal: Refusal) -> Iterator[Replay]:
+        """Nothing that is done this time stays."""
         recovery = self._run.recovery
         aftermath = Aftermath(self._run.state, self._run.state.optimizers, keep_scheduler=True)
         recovery.scaling.refused(self._run.state.optimizers, overflow=False)
@@ -141,10 +190,7 @@ class StepFollower:
                 self._replay.prepared(),
                 own_gradients(self._run.state.models.values()),
             ):
-                for batch in refusal.attempt.window.batches:
-                    with self._replay.following(batch):
-                        yield batch
-                return self._replay.evidence()
+                yield self._replay
         finally:
             self._replay = None
             self._owner.window = None
@@ -155,7 +201,7 @@ class StepFollower:
         """The repeated body calls optimizer.step(): only an update that was bad in itself is made, and taken back."""
         assert self._replay is not None
         value = None
-        if closure is not None and calls_closure_once(optimizer):
+        if closure is not None and (calls_closure_once(optimizer) or not self._replays_update):
             with torch.enable_grad():
                 value = closure()
         if self._replays_update:
@@ -174,3 +220,18 @@ class StepFollower:
 
     def _end_child(self) -> None:
         self._give(self._replay.evidence() if self._replay is not None else None)
+
+
+def _limit(refusal: Refusal) -> float:
+    took = time.perf_counter() - refusal.attempt.window.started
+    return min(_MOST_SECONDS, _LEAST_SECONDS + _TIMES_SLOWER * took)
+
+
+def _packed(found: FailedStep | None) -> str | None:
+    """As it comes out of a forked child."""
+    return base64.b64encode(pickle.dumps(found)).decode() if found is not None else None
+
+
+def _unpacked(value: Json) -> FailedStep | None:
+    found: FailedStep | None = pickle.loads(base64.b64decode(str(value))) if value is not None else None
+    return found

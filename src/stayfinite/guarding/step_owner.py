@@ -35,6 +35,10 @@ class NoGradients(ValueError):
         )
 
 
+class BadEvaluation(Exception):
+    """The loss or the gradients that an optimizer asked for are bad, and it has changed nothing yet."""
+
+
 class StepOwner:
     """Holds the micro-batches of the next update, and the transaction that can undo them."""
 
@@ -305,6 +309,14 @@ class StepOwner:
 
         return self.make_then_look(optimizers, lambda: optimizer.step(closure))  # type: ignore[arg-type]
 
+    def look_at_evaluation(self, optimizer: Optimizer) -> None:
+        """In the middle of an optimizer's step: end it if the loss or gradients that it was given are bad."""
+        reading = self._watcher.read(self._run.state.held_by([optimizer]))
+        total = reading.norm_in_float32() if reading.is_half else reading.total
+        losses = [loss.total.float().to(total.device) for loss in (self.window.losses if self.window else [])]
+        if reading.gradients and not bool(torch.isfinite(torch.stack([total.float(), *losses])).all()):
+            raise BadEvaluation
+
     def make_then_look(self, optimizers: list[Optimizer], step: Callable[[], Any]) -> Outcome:
         """Copy, let the optimizer run, and look at what it made: there are no gradients to look at before."""
         window, transaction = self.open_window(), self._recovery.transaction
@@ -313,6 +325,10 @@ class StepOwner:
         try:
             with interrupts_wait():
                 self._watcher.measure(step)
+        except BadEvaluation:
+            attempt = self.gather(optimizers, step)
+            attempt.copied = attempt.made = True
+            return self.look(attempt)
         except BaseException as error:
             # A line search that is given NaN raises whatever comes of it; the loss is what was wrong.
             bad = isinstance(error, Exception) and any(

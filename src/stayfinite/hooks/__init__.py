@@ -9,6 +9,26 @@ any thread. A name that this version of torch does not have switches one capabil
 from __future__ import annotations
 
 from stayfinite.hooks.point import Around, Listening
-from stayfinite.hooks.table import HOOKS, Hook, listen, listen_to, missing
+from stayfinite.hooks.table import (
+    FRAMEWORK_STEPS,
+    HOOKS,
+    Hook,
+    imported,
+    listen,
+    listen_if_lost,
+    listen_to,
+    missing,
+)
 
-__all__ = ["HOOKS", "Around", "Hook", "Listening", "listen", "listen_to", "missing"]
+__all__ = [
+    "FRAMEWORK_STEPS",
+    "HOOKS",
+    "Around",
+    "Hook",
+    "Listening",
+    "imported",
+    "listen",
+    "listen_if_lost",
+    "listen_to",
+    "missing",
+]

@@ -92,6 +92,12 @@ class HookPoint:
             self._chain(self._layer)
         return Listening([partial(self._leave, [around])])
 
+    @property
+    def is_lost(self) -> bool:
+        """Somebody has put something else in the attribute's place since: its calls are not heard."""
+        owner = self._owner()
+        return self._layer is not None and vars(owner).get(self._name) is not self._layer.replacement
+
     def _leave(self, leaving: list[Around]) -> None:
         with _LOCK:
             if not leaving or self._layer is None:

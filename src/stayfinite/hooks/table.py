@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,13 @@ class Hook:
     name: str
     lost: str  # what a run without this name does without
     torch: str = "2.6"  # the first version that has it
+    framework: bool = False  # of a framework: listened to only where the script has imported it itself
 
 
 _OPTIMIZER, _SCALER = "torch.optim.optimizer:Optimizer", "torch.amp.grad_scaler:GradScaler"
 _WHO_READ = "telling that a script looked at a bad value and went on"
+_STEPS = "calling a framework's own step again"
+_AUTOMATIC, _MANUAL = "loops.optimization.automatic:Closure", "loops.optimization.manual:_ManualOptimization"
 
 HOOKS: tuple[Hook, ...] = (
     Hook(
@@ -104,7 +108,27 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         "fast_path", "torch.overrides", "has_torch_function", "a traced evaluation that rounds as a plain one"
     ),
+    # One micro-batch of a framework: forward and backward pass.
+    Hook("transformers_step", "transformers.trainer:Trainer", "training_step", _STEPS, framework=True),
+    *(
+        Hook(event, f"{package}.{owner}", name, _STEPS, framework=True)
+        for event, package in (("lightning_step", "lightning.pytorch"), ("pl_step", "pytorch_lightning"))
+        for owner, name in ((_AUTOMATIC, "closure"), (_MANUAL, "advance"))
+    ),
+    *(
+        Hook(
+            "accelerate_loader",
+            f"accelerate.data_loader:{kind}",
+            "__iter__",
+            "knowing which of the batches that are read ahead is trained on",
+            framework=True,
+        )
+        for kind in ("DataLoaderShard", "DataLoaderDispatcher")
+    ),
 )
+
+FRAMEWORK_STEPS = ("transformers_step", "lightning_step", "pl_step")
+"""Events `around(original, owner, *args, **kwargs)`: a framework runs forward and backward of one micro-batch."""
 
 _SCHEDULER_EVENTS = {"scheduler_made": "__init__", "schedule": "step", "scheduler_load": "load_state_dict"}
 
@@ -132,6 +156,17 @@ def listen_to(owner: Any, name: str, around: Around) -> Listening:
     return of_owner.setdefault(name, HookPoint(owner, name)).listen(around)
 
 
+def listen_if_lost(owner: Any, name: str, around: Around) -> Listening:
+    """Hear a method that was listened to until somebody replaced it; else nothing is done."""
+    point = _of_objects.get(owner, {}).get(name)
+    return HookPoint(owner, name).listen(around) if point is not None and point.is_lost else Listening()
+
+
+def imported(event: str) -> bool:
+    """Whether the framework that this event is of is there to be listened to."""
+    return all(_owner(hook) is not None for hook in HOOKS if hook.event == event)
+
+
 def missing() -> list[str]:
     """Sentences on what this version of torch does not let us hear."""
     return [f"{name} is not in this version of torch: {lost} is off" for name, lost in _missing.items()]
@@ -149,7 +184,7 @@ def _attributes(event: str) -> list[tuple[Any, str]]:
         owner = _owner(hook)
         if owner is not None and hasattr(owner, hook.name):
             found.append((owner, hook.name))
-        else:
+        elif not hook.framework or owner is not None:
             _missing[f"{hook.owner}.{hook.name}"] = hook.lost
     return found
 
@@ -157,7 +192,7 @@ def _attributes(event: str) -> list[tuple[Any, str]]:
 def _owner(hook: Hook) -> Any:
     module, _, name = hook.owner.partition(":")
     try:
-        owner = importlib.import_module(module)
+        owner = sys.modules.get(module) if hook.framework else importlib.import_module(module)
     except ImportError:
         return None
     return getattr(owner, name, None) if name else owner

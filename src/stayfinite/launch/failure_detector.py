@@ -33,6 +33,7 @@ class FailureDetector:
         self.observers, self.tracer = observers, tracer
         self.history, self.suspicions = observers.history, Suspicions()
         self.guarded = False  # a guard looks at losses and gradients
+        self.reading_ahead = False  # a framework's loader reads batches that the script does not have yet
         self._batch = TracedBatch(tracer)
         self._checked: tuple[int, torch.Tensor] | None = (
             None  # a number that the script looks at, and its step
@@ -61,11 +62,16 @@ class FailureDetector:
 
     def _next_batch(self, original: Any, iterator: Any) -> Any:
         batch = original(iterator)
+        if not self.reading_ahead:
+            self.saw_batch(batch)
+        return batch
+
+    def saw_batch(self, batch: Any) -> None:
+        """The script goes on with this batch."""
         self._look_at_checked()
         if self.tracer.active:
             self._batch.note(batch)
             self.history.running.input_absmax = self._batch.absmax()
-        return batch
 
     # -- backward
 

@@ -16,8 +16,11 @@ from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guard import StepResult
+from stayfinite.guarding.framework_steps import around_framework_step
 from stayfinite.guarding.loop import WatchedLoop
+from stayfinite.hooks import FRAMEWORK_STEPS, imported, listen_if_lost
 from stayfinite.launch.failure_detector import FailureDetector
+from stayfinite.launch.handed_batches import HandedBatches
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script_guard import ScriptGuard
@@ -27,7 +30,8 @@ from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.recover.roll_call import trained_by_all
-from stayfinite.watch.intercept import intercept, roots_of
+from stayfinite.recover.wrapped import optimizer_of
+from stayfinite.watch.intercept import around_step, intercept, roots_of
 
 _BESIDE_KEPT = 8
 
@@ -52,6 +56,8 @@ class ScriptTraining:
         self._first_forward: Any = None
         self._driving: weakref.ref[Any] | None = None  # the loader whose batches are the steps
         self._driven: Iterator[Any] | None = None
+        self._reading_ahead = False  # inside of a framework's loader, whose batches are the steps
+        self._frameworks: set[str] = set()  # events of frameworks that are heard
         self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
         self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
@@ -64,6 +70,7 @@ class ScriptTraining:
     def install(self) -> None:
         self._observers.hear("batch", self._next_batch)
         self._observers.hear("backward", self._first_backward)
+        self._observers.hear("scaler_step", self._scaler_step)
         self._observers.optimizers.on_created = self._optimizer_was_made
         self._observers.scalers.on_skip = self._scaler_skipped
         self._wait_for_forward()
@@ -102,6 +109,15 @@ class ScriptTraining:
             self._forget()
             gc.collect()  # models that the script has dropped must not live on in a cycle of references
         self._wait_for_forward()
+        self._hear_frameworks()
+
+    def _hear_frameworks(self) -> None:
+        """Those that the script has imported by now."""
+        for event in (*FRAMEWORK_STEPS, "accelerate_loader"):
+            if event not in self._frameworks and imported(event):
+                self._frameworks.add(event)
+                around = self._framework_step if event in FRAMEWORK_STEPS else self._framework_loader
+                self._observers.hear(event, around)
 
     def _begin(self) -> None:
         optimizers = [
@@ -129,7 +145,7 @@ class ScriptTraining:
             next(iter(models.values())) if len(models) == 1 else models,
             optimizers,
             refuses=refuses,
-            scheduler=[s for s in schedulers if getattr(s, "optimizer", None) in optimizers],
+            scheduler=[s for s in schedulers if optimizer_of(s) in optimizers],
             ema=averages,
             clip_norm=self._options.clip,
             run_dir=self._folder.open() if refuses else self._folder.start,
@@ -172,8 +188,36 @@ class ScriptTraining:
 
     # -- what the script does
 
+    def _framework_step(self, original: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        self._begin()
+        if self._loop is None:
+            return original(owner, *args, **kwargs)
+        return around_framework_step(self._loop, original, owner, *args, **kwargs)
+
+    def _framework_loader(self, original: Any, loader: Any) -> Iterator[Any]:
+        return HandedBatches(original(loader), self._next_of_framework)
+
+    def _next_of_framework(self, original: Any, handed: Any) -> Any:
+        """The batch that is trained on next. Those that are read for it, or ahead of it, are no steps."""
+        before = self._reading_ahead
+
+        def read(handed: Any) -> Any:
+            self._reading_ahead = self._detector.reading_ahead = True
+            try:
+                return original(handed)
+            finally:
+                self._reading_ahead = self._detector.reading_ahead = before
+
+        if before:
+            return original(handed)
+        batch = self._next_batch(read, handed)
+        self._detector.saw_batch(batch)
+        return batch
+
     def _next_batch(self, original: Any, iterator: Any) -> Any:
         """The next batch of a DataLoader; the first loader to give one in a step is the one whose batches are steps."""
+        if self._reading_ahead:
+            return original(iterator)
         if threading.current_thread() is not threading.main_thread():
             return original(iterator)  # batches fetched ahead
         self._begin()
@@ -254,7 +298,8 @@ class ScriptTraining:
         if loop is None or _scaler_skips(optimizer):
             return step()
         with self._tracer.only_looking():
-            value = loop.wants_step(optimizer, lambda *given: self._traced(partial(step, *given)), closure)
+            evaluate = partial(self._traced, closure) if closure is not None else None
+            value = loop.wants_step(optimizer, lambda *given: self._traced(partial(step, *given)), evaluate)
             if self._driven is None:
                 loop.end_step()
         return value
@@ -264,6 +309,11 @@ class ScriptTraining:
 
     def wants_scaler_update(self, update: Callable[[], None], *, forced: bool) -> None:
         update()
+
+    def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Accelerate puts a step of its own in the place of the optimizer's while a scaler steps it."""
+        with listen_if_lost(optimizer, "step", around_step(self, optimizer)):
+            return original(scaler, optimizer, *args, **kwargs)
 
     def _traced(self, step: Callable[[], Any]) -> Any:
         with self._tracer.following_again():

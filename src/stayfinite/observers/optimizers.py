@@ -16,6 +16,7 @@ from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.ownership import Hear, Ownership
 from stayfinite.observers.replica_optimizers import ReplicaOptimizers
 from stayfinite.observers.resumed_learning_rates import ResumedLearningRates
+from stayfinite.recover.wrapped import unwrapped
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import dtype_name, is_plain
 from stayfinite.replay.sites import called_by_us
@@ -102,6 +103,7 @@ class OptimizerObserver:
         return seen
 
     def find(self, optimizer: torch.optim.Optimizer) -> ObservedOptimizer:
+        optimizer = unwrapped(optimizer)
         seen = self.known.get(id(optimizer))
         if seen is None or seen.optimizer() is not optimizer:
             seen = self._watch(optimizer, Place())

@@ -12,6 +12,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from stayfinite.hooks import Around
+from stayfinite.recover.wrapped import optimizer_of, unwrapped
 
 Hear = Callable[[str, Around], None]
 """Have every event of this kind that is one's own brought to a function."""
@@ -57,9 +58,9 @@ class OwnParts(Ownership):
         if event in ("optimizer_load", "optimizer_read"):
             return self.of_optimizer(args[0])
         if event == "scheduler_made":
-            return self.of_optimizer(args[1] if len(args) > 1 else kwargs.get("optimizer"))
+            return self.of_optimizer(unwrapped(args[1] if len(args) > 1 else kwargs.get("optimizer")))
         if event in ("schedule", "scheduler_load"):
-            return self.of_optimizer(getattr(args[0], "optimizer", None))
+            return self.of_optimizer(optimizer_of(args[0]))
         if event in ("module_load", "deepcopy"):
             return isinstance(args[0], Module) and self._of_module(args[0])
         if event in ("clip", "warning"):

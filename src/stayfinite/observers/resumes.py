@@ -19,6 +19,7 @@ from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.observers.ownership import Hear
 from stayfinite.observers.replica_optimizers import Signature, signature_of
+from stayfinite.recover.wrapped import optimizer_of
 from stayfinite.replay.measure import is_plain
 from stayfinite.replay.tracer import unfollowed
 from stayfinite.watch.optimizer_facts import rate_of
@@ -112,7 +113,7 @@ class ResumeObserver:
     def scheduler_loaded(self, scheduler: Any, place: Place) -> None:
         epoch = getattr(scheduler, "last_epoch", None)
         if isinstance(epoch, int):
-            self._current().schedulers[id(getattr(scheduler, "optimizer", None))] = (epoch, place)
+            self._current().schedulers[id(optimizer_of(scheduler))] = (epoch, place)
 
     def _current(self) -> _Loading:
         if self._loading.resumed:

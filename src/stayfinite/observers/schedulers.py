@@ -14,6 +14,7 @@ from stayfinite.findings.subjects.run_record import LoadEvent, Place, SchedulerF
 from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.optimizers import ObservedOptimizer, OptimizerObserver
 from stayfinite.observers.ownership import Hear
+from stayfinite.recover.wrapped import optimizer_of
 from stayfinite.replay.sites import called_by_us
 from stayfinite.watch.optimizer_facts import rate_of
 
@@ -79,7 +80,7 @@ class SchedulerObserver:
 
     def adopt(self, scheduler: Any, made: Place) -> None:
         """A scheduler was made, or somebody brought one that had been."""
-        optimizer = getattr(scheduler, "optimizer", None)
+        optimizer = optimizer_of(scheduler)
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
         driven = self._optimizers.find(optimizer)
@@ -121,7 +122,7 @@ class SchedulerObserver:
         return result
 
     def _note_rate(self, scheduler: Any, how: str, before: float | None, place: Place) -> None:
-        optimizer = scheduler.optimizer
+        optimizer = optimizer_of(scheduler)
         self._optimizers.resumed_rates.scheduled(
             optimizer, type(scheduler).__name__, how, before, _rate_now(optimizer), place
         )
@@ -132,7 +133,7 @@ class SchedulerObserver:
         after = list(getattr(scheduler, "base_lrs", []))
         if self._inside or called_by_us():
             return result
-        self._optimizers.resumed_rates.scheduler_loaded(getattr(scheduler, "optimizer", None))
+        self._optimizers.resumed_rates.scheduler_loaded(optimizer_of(scheduler))
         place = here()
         if self.on_load is not None:
             self.on_load(scheduler, place)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.state_copy import copy_all, copy_group, put_back_group
+from stayfinite.recover.wrapped import optimizer_of
 
 
 class Aftermath:
@@ -29,7 +30,7 @@ class Aftermath:
         self._averages = [(tensor, tensor.detach().clone()) for tensor in live]
         schedulers = state.schedulers_of(optimizers) if keep_scheduler else []
         self._schedulers = [(scheduler, copy.deepcopy(scheduler.state_dict())) for scheduler in schedulers]
-        scheduled = [o for o in optimizers if any(getattr(s, "optimizer", o) is o for s in schedulers)]
+        scheduled = [o for o in optimizers if any(optimizer_of(s) in (o, None) for s in schedulers)]
         self._groups = [(group, _finite(copy_group(group))) for o in scheduled for group in o.param_groups]
 
     def put_back(self) -> None:

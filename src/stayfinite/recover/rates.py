@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from stayfinite.recover.wrapped import optimizer_of
+
 _RATE_KEYS = ("initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr")
 _SCHEDULER_LISTS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 _SCHEDULER_FLOOR = "eta_min"
@@ -54,7 +56,7 @@ def scale_rates(
                     group[key] = group[key] * factor
     of_optimizer = {id(optimizer): factors[index] for index, optimizer in enumerate(optimizers)}
     for scheduler in flatten(schedulers):
-        own = of_optimizer.get(id(getattr(scheduler, "optimizer", None)), ())
+        own = of_optimizer.get(id(optimizer_of(scheduler)), ())
         for name in _SCHEDULER_LISTS:
             values = getattr(scheduler, name, None)
             if own and isinstance(values, list) and len(values) == len(own):

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from stayfinite.recover.wrapped import optimizer_of, unwrapped
+
 Models: TypeAlias = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
@@ -47,7 +49,7 @@ class TrainingState:
         self, models: Models, optimizers: Any, schedulers: Any = None, scaler: Any = None, ema: Any = None
     ) -> None:
         self.models = name_models(models)
-        self.optimizers: list[Optimizer] = as_list(optimizers)
+        self.optimizers: list[Optimizer] = [unwrapped(each) for each in as_list(optimizers)]
         for optimizer in self.optimizers:
             if not isinstance(optimizer, Optimizer):
                 raise TypeError(
@@ -92,9 +94,7 @@ class TrainingState:
 
     def schedulers_of(self, optimizers: Sequence[Optimizer]) -> list[Any]:
         """The schedulers of these optimizers; one that does not say whose it is goes with any."""
-        return [
-            s for s in self.schedulers if (own := getattr(s, "optimizer", None)) is None or own in optimizers
-        ]
+        return [s for s in self.schedulers if (own := optimizer_of(s)) is None or own in optimizers]
 
     def averages_of(self, optimizers: Sequence[Optimizer]) -> list[tuple[nn.Module, nn.Module]]:
         """(average, model) of every model that these optimizers train."""

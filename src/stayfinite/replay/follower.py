@@ -88,8 +88,8 @@ class Follower:
 
     def _where(self, node: Any) -> tuple[str, Site | None, int | None]:
         """The phase, the line, and in the backward pass the entry of the forward op."""
-        if self.in_optimizer:
-            return "optimizer", user_site(), None
+        if self.in_optimizer and node is None and not torch.is_grad_enabled():
+            return "optimizer", user_site(), None  # with gradients, it evaluates the loss
         if node is None:
             return "forward", user_site(), None
         forward = self._forward.find(node)

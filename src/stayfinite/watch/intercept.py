@@ -69,14 +69,16 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
         listening.add(listen("backward", backward))
         listening.add(listen("total_norm", total_norm))
         for optimizer in optimizers:
-            listening.add(listen_to(optimizer, "step", _around_step(listener, optimizer)))
+            listening.add(listen_to(optimizer, "step", around_step(listener, optimizer)))
         if scaler is not None and scaler.is_enabled():
             listening.add(listen_to(scaler, "step", scaler_step))
             listening.add(listen_to(scaler, "update", scaler_update))
         yield
 
 
-def _around_step(listener: LoopListener, optimizer: Optimizer) -> Callable[..., Any]:
+def around_step(listener: LoopListener, optimizer: Optimizer) -> Callable[..., Any]:
+    """Brings the calls of an optimizer's `step` to the listener."""
+
     def step(original: Any, *args: Any, **kwargs: Any) -> Any:
         closure = kwargs.get("closure", args[0] if args else None)
         if closure is None:

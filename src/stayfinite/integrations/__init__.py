@@ -1,0 +1,1 @@
+"""One file = one framework; imported by the user, never by us."""
