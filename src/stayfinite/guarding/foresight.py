@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.findings import jsonable
 from stayfinite.findings.subjects.outlook import ModuleVital, Outlook, VitalSample
 from stayfinite.watch import forecast
+from stayfinite.watch.verdict import StepVerdict
 from stayfinite.watch.vitals.schedule import Schedule
 from stayfinite.watch.vitals.vitals import Vitals
 
@@ -61,18 +62,21 @@ class Foresight:
         if self._vitals.attached:
             self._vitals.rest()
 
-    def gathered(self, optimizers: Sequence[Optimizer]) -> None:
-        """The gradients of the step are there, and no weight has moved."""
-        if self._sampling:
-            self._vitals.gathered(optimizers)
+    def gathered(self, optimizers: Sequence[Optimizer], step: int) -> Tensor | None:
+        """The gradients of the step are there, and no weight has moved: what goes to the host with its verdict."""
+        vector = self._vitals.gathered(optimizers) if self._sampling else None
+        self._vitals.forget_updates(optimizers)
+        if self._vitals.trouble is None and self._schedule.expects(step, sampling=self._sampling):
+            self._vitals.update_begins(optimizers)
+        return vector
 
-    def applied(self, step: int, scale: float | None) -> None:
+    def applied(self, step: int, verdict: StepVerdict) -> None:
         """The update was made and stays."""
-        self._ended(step, scale, applied=True)
+        self._ended(step, verdict, applied=True)
 
-    def refused(self, step: int, scale: float | None) -> None:
+    def refused(self, step: int, verdict: StepVerdict) -> None:
         """The step failed: what it showed is not the signal of a healthy run, but it counts."""
-        self._ended(step, scale, applied=False)
+        self._ended(step, verdict, applied=False)
 
     def abandoned(self) -> None:
         self._vitals.drop()
@@ -122,8 +126,9 @@ class Foresight:
         self._vitals.drop()
         self._sampling = False
 
-    def _ended(self, step: int, scale: float | None, *, applied: bool) -> None:
+    def _ended(self, step: int, verdict: StepVerdict, *, applied: bool) -> None:
         self._recent.append(applied)
+        self._vitals.update_ended(made=applied)
         if self._began is not None:
             self._schedule.lived(time.perf_counter() - self._began)
             self._began = None
@@ -134,9 +139,11 @@ class Foresight:
         if not sampling or not self._vitals.is_ready:
             self._vitals.drop()
             return
-        sample = self._vitals.sample(step, updated=applied)
+        sample = self._vitals.sample(step, verdict.vitals)
         self._schedule.sampled(step, self._vitals.seconds)
-        sample = _with_run(sample, scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent))
+        sample = _with_run(
+            sample, verdict.scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent)
+        )
         self._write(sample)
         self.samples.append(sample)
         self._state, outlook = forecast.update(self._state, sample)

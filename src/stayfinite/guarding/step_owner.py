@@ -114,7 +114,7 @@ class StepOwner:
                 "no parameter has a gradient after backward: the loss does not depend on the parameters the "
                 "optimizer holds. Look for .detach(), frozen layers, or an optimizer of another model."
             )
-        self._run.foresight.gathered(optimizers)
+        vitals = self._run.foresight.gathered(optimizers, self._run.reporter.step)
         norm, others = reading.total, None
         if beside and window.reading is None:
             others = self._watcher.read(state.held_by(list(beside)))
@@ -126,7 +126,7 @@ class StepOwner:
             norm = torch.full_like(norm, torch.nan)
         seen = window.losses if losses is None else losses
         scale = scaling.scale(self._run.device) if scaling.on else self._run.observers.scalers.scale()
-        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering())
+        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering(), vitals)
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
 
@@ -261,7 +261,7 @@ class StepOwner:
         self._recovery.ladder.success(who, whole=not attempt.window.left_out)
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
-        self._run.foresight.applied(self._run.reporter.step, verdict.scale)
+        self._run.foresight.applied(self._run.reporter.step, verdict)
         counters = self._recovery.ladder.counters
         return self._run.reporter.of_step(
             verdict, attempt.rates, attempt.window.started, counters, "none", applied=True

@@ -100,11 +100,12 @@ class Watcher:
         norm: Tensor,
         scale: Tensor | None,
         gather: Callable[[Tensor], Tensor] | None,
+        vitals: Tensor | None = None,
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
         observed = ranges(window.observed) if window.observed else {}
         inputs = sampled_peak(window.batches) if self._looks_at_inputs() else None
-        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs)
+        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs, vitals)
         self._update_ratio = None
         return numbers
 
