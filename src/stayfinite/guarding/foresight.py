@@ -186,6 +186,9 @@ def to_line(sample: VitalSample) -> dict[str, Any]:
     line: dict[str, Any] = {
         "modules": {name: [_short(m.max), _short(m.rms), _short(m.gain)] for name, m in chosen.items()}
     }
+    headroom = min(map(_headroom, sample.modules.values()), default=math.inf)
+    if headroom < math.inf:
+        line["headroom"] = _short(headroom)
     if sample.groups:
         line["groups"] = [{name: _short(value) for name, value in group.items()} for group in sample.groups]
     if sample.zeros:
