@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,8 +21,8 @@ from stayfinite.watch.vitals.vitals import Vitals
 
 _STEADY = math.log(2.0)
 _SAMPLES_KEPT = 64
-_MODULES_WRITTEN = 48
-"""Those nearest to their limit; all are measured."""
+_MODULES_WRITTEN, _NEAREST = 48, 8
+"""Always the same ones, and those nearest to their limit; all are measured."""
 
 
 class Foresight:
@@ -46,6 +46,7 @@ class Foresight:
         self._fresh = False
         self._said: list[str] = []
         self._recent: deque[bool] = deque(maxlen=100)
+        self._written: tuple[str, ...] = ()
         self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
 
     def begin(self, step: int) -> None:
@@ -157,7 +158,10 @@ class Foresight:
         return found
 
     def _write(self, sample: VitalSample) -> None:
-        facts = to_line(sample)
+        nearest = sorted(sample.modules, key=lambda name: _headroom(sample.modules[name]))
+        room = _MODULES_WRITTEN - _NEAREST - len(self._written)
+        self._written += tuple(name for name in nearest if name not in self._written)[:room]
+        facts = to_line(sample, {*self._written, *nearest[:_NEAREST]})
         unseen = self._new(self._vitals.unseen)
         if unseen:
             facts["unseen"] = unseen
@@ -179,10 +183,9 @@ def _with_run(sample: VitalSample, scale: float | None, floor: float, skipped: f
     )
 
 
-def to_line(sample: VitalSample) -> dict[str, Any]:
-    """As run.jsonl has it: [max, rms, gain] by module; what was not seen is left out."""
-    nearest = sorted(sample.modules, key=lambda name: _headroom(sample.modules[name]))[:_MODULES_WRITTEN]
-    chosen = {name: sample.modules[name] for name in sample.modules if name in set(nearest)}
+def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:
+    """As run.jsonl has it: [max, rms, gain] by module, in the order of the model; what was not seen is left out."""
+    chosen = {name: module for name, module in sample.modules.items() if name in written}
     line: dict[str, Any] = {
         "modules": {name: [_short(m.max), _short(m.rms), _short(m.gain)] for name, m in chosen.items()}
     }

@@ -31,13 +31,13 @@ class HeatMap {
 
   apply(patch) {
     if (patch.whole || patch.width !== this.width) { this.columns.clear(); this.width = patch.width; }
-    this.modules = patch.modules;
+    this.order = patch.order; this.modules = patch.order.map((index) => patch.modules[index]);
     for (const [number, cells] of patch.columns) this.columns.set(number, cells);
     this.draw();
   }
 
   value(column, row) {
-    const cell = column && column[row];
+    const cell = column && column[this.order[row]];
     return cell ? cell[this.metric] : null;
   }
 
@@ -111,7 +111,9 @@ class HeatMap {
 
   nameRows(rows, height) {
     const every = height >= 12 ? 1 : Math.ceil(12 / height);
-    if (this.rows.childElementCount !== Math.ceil(rows / every)) {
+    const names = this.modules.join("\n");
+    if (this.named !== names) {
+      this.named = names;
       this.rows.replaceChildren();
       for (let row = 0; row < rows; row += every) {
         const name = htmlNode("div", "", undefined, this.rows);
