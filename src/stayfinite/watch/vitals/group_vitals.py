@@ -14,7 +14,7 @@ from stayfinite.watch.updates import UpdateSampler
 from stayfinite.watch.vitals.shares import HALF, nonzero_and_normal
 
 _TINY = torch.finfo(torch.float32).tiny
-_MOST_GROUPS = 64
+_MOST_GROUPS, _MOST_SAMPLERS = 64, 256
 _TENSORS = 4
 """Adam's memory, and zeros, are measured on the largest tensors of a group."""
 
@@ -43,7 +43,9 @@ class GroupVitals:
         self._shares: list[tuple[int, int]] = []
         self._samplers: dict[tuple[int, int], UpdateSampler] = {}  # by optimizer and group
         self._begun: list[tuple[int, int]] = []
-        self._made: dict[tuple[int, int], list[Tensor]] = {}  # the last update, if it was measured
+        self._made: dict[
+            tuple[int, int], tuple[list[Tensor], float]
+        ] = {}  # the last update, if it was measured
 
     @torch.no_grad()
     def gathered(self, optimizers: Sequence[Optimizer]) -> None:
@@ -61,9 +63,8 @@ class GroupVitals:
                 largest = sorted(range(len(weights)), key=lambda i: -weights[i].numel())[:_TENSORS]
                 self._remembered(found, [(i, optimizer.state.get(weights[i], {})) for i in largest])
                 self._count([weights[i].grad for i in largest])
-                norms = self._made.get((id(optimizer), index), [])
+                norms, least = self._made.get((id(optimizer), index), ([], 1.0))
                 if norms:
-                    least = self._samplers[id(optimizer), index].least
                     found.update = (len(self._scalars), len(norms) // 2, least)
                     self._scalars += norms
         both = [t for _, ws in measured for t in (*ws, *(w.grad for w in ws if w.grad is not None))]
@@ -89,6 +90,8 @@ class GroupVitals:
 
     def update_begins(self, optimizers: Sequence[Optimizer]) -> None:
         self._begun = []
+        if len(self._samplers) > _MOST_SAMPLERS:  # optimizers that are made anew again and again
+            self._samplers.clear()
         for optimizer in optimizers:
             for index, group in enumerate(optimizer.param_groups[:_MOST_GROUPS]):
                 key, weights = (id(optimizer), index), [p for p in group["params"] if _plain(p)]
@@ -99,7 +102,8 @@ class GroupVitals:
                 self._begun.append(key)
 
     def update_made(self) -> None:
-        self._made.update({key: self._samplers[key].norms() for key in self._begun})
+        made = {key: self._samplers[key] for key in self._begun}
+        self._made.update({key: (sampler.norms(), sampler.least) for key, sampler in made.items()})
         self._begun = []
 
     def update_dropped(self) -> None:

@@ -11,7 +11,7 @@ _DENSE_SAMPLES, _DENSE_A_STEP = 64.0, 0.03
 """Samples at every step while something runs towards a limit: so many at once, and so many earned a step."""
 _RANKS_EVERY = 64
 """With several ranks all must sample the same steps, and clocks differ: a fixed interval."""
-_BYTES_AT_FIRST, _BYTES_A_STEP = 400_000, 160
+_BYTES_AT_FIRST, _BYTES_A_STEP = 400_000, 40
 
 
 class Schedule:
