@@ -114,7 +114,7 @@ def watched(job: Job, folder: Path) -> Step:
         while True:
             yield None
 
-    loop = guard.watch(batches())
+    loop = iter(guard.watch(batches()))
 
     def step() -> None:
         next(loop)

@@ -375,6 +375,14 @@ class Guard:
 
     # -- what a user may ask
 
+    def _repr_html_(self) -> str:
+        """For notebooks: counts, the last steps, and the last failure."""
+        from stayfinite.report.html.notebook import guard_html  # needed in a notebook only
+
+        shown = self._reporter.explained
+        counts, incident = self.counters.to_dict(), shown.to_json() if shown is not None else None
+        return guard_html(counts, self._reporter.lines, self._reporter.path, incident)
+
     @property
     def audit(self) -> list[Finding]:
         """What the start of the run, and its first forward pass, showed to be wrong."""

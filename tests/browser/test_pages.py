@@ -117,6 +117,37 @@ def test_the_heat_map_shows_growth_in_time_and_depth(browser: Browser, pages: di
     assert "blocks.1" in browser.ask("return document.querySelector('.heat-tools output').textContent")
 
 
+def test_forecasts_and_rollbacks_are_marked_on_the_heat_map(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["full"])
+    marked = browser.ask(
+        """
+        const made = {}, map = Heat.map;
+        for (const path of document.querySelectorAll(".heat-marks path:not(.under)")) {
+          made[path.dataset.action] = [...path.getAttribute("d").matchAll(/M([\\d.]+) /g)]
+            .map((m) => map.numbers[Math.floor(Number(m[1]))] * map.width);
+        }
+        const box = document.querySelector(".heat-marks").getBoundingClientRect();
+        const canvas = document.querySelector("#heat canvas").getBoundingClientRect();
+        return [made, Math.abs(box.width - canvas.width) < 1 && Math.abs(box.left - canvas.left) < 1];
+        """
+    )
+    steps = {action: [step for step, _ in found] for action, found in acted(pages["full"]).items()}
+    assert marked[1] and {"forecast", "rollback"} <= set(marked[0])
+    for action, columns in marked[0].items():
+        assert all(any(0 <= column - step < 21 for step in steps[action]) for column in columns), (
+            action,
+            columns,
+        )
+
+
+def acted(page: Path) -> dict[str, list[tuple[int, float]]]:
+    actions = data_of(page)["actions"]
+    return {
+        action: [(at * found["width"], low) for at, low in zip(found["at"], found["low"], strict=True)]
+        for action, found in actions.items()
+    }
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_hostile_text_stays_text(browser: Browser, pages: dict[str, Path], scheme: str) -> None:
     browser.look(scheme=scheme)

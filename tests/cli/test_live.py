@@ -252,7 +252,10 @@ def test_the_terminal_twin_draws_a_screen(tmp_path: Path, steps: int) -> None:
     out.print(picture(follower, 100, 40))
     text = out.export_text()
     if steps == 410:
-        assert "Step 400: the loss is not finite" in text and "Largest outputs" in text
+        assert "Step 400: the loss is not finite" in text and "Largest outputs, steps 0 to 400" in text
+        (strip,) = re.findall(r"^blocks\.11 .*gain \S+ +(\S+)", text, re.MULTILINE)
+        assert strip[0] in "▁▂▃▄▅▆" and strip[-1] == "█"  # it grows, and is the largest
+        assert re.search(r"^forecasts +▲+ *$", text, re.MULTILINE)
         assert re.search(r"^Loss .*!", text, re.MULTILINE) and re.search(
             r"^Gradient norm .*×", text, re.MULTILINE
         )

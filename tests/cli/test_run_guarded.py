@@ -370,3 +370,41 @@ def test_the_second_run_writes_over_nothing(tmp_path: Path) -> None:
     weights = state(tmp_path / "out/latest.pt")
     assert all(torch.isfinite(value).all() for value in weights.values())
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["latest.pt", "log.txt"]
+
+
+GROWS = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
+    for step in range(30):
+        with torch.no_grad():
+            net[1].weight.mul_({factor})
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = net(torch.randn(16, 8)).float().abs().mean()
+        loss.backward()
+        optimizer.step()
+    torch.save(net.state_dict(), "net.pt")
+"""
+
+
+@pytest.mark.parametrize("factor, foretold", [(1.35, True), (1.0, False)])
+def test_an_unchanged_script_that_grows_is_warned_in_time(
+    tmp_path: Path, factor: float, foretold: bool
+) -> None:
+    """Before anything fails, and said at once; the weights are those of the script alone."""
+    source = GROWS.replace("{factor}", str(factor))
+    plain(tmp_path, source)
+    alone = state(tmp_path / "net.pt")
+    done = guarded(tmp_path, source, "--run-dir", "run")
+    assert done.returncode == 0, done.stderr
+    assert_same(state(tmp_path / "net.pt"), alone)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "run.jsonl").read_text().splitlines()]
+    assert sum(line.get("event") == "vitals" for line in lines) >= 20
+    forecasts = [line for line in lines if line.get("event") == "forecast"]
+    assert bool(forecasts) == foretold == ("warning RUN018: the largest output of 1 (Linear)" in done.stderr)
+    assert all(line["limit"] == 65504 for line in forecasts)
+    assert not foretold or forecasts[0]["step"] <= 24  # it overflows at step 36

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stayfinite import Guard, Policy, RunStopped
+from stayfinite.findings.subjects.outlook import VitalSample
 from stayfinite.guarding.foresight import Foresight
 from stayfinite.watch.vitals.vitals import Vitals
 
@@ -106,14 +108,18 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in lines if line.get("event") == kind]
 
 
+def sampled(vitals: Vitals, step: int, *optimizers: torch.optim.Optimizer) -> VitalSample:
+    vector = vitals.gathered(optimizers)
+    return vitals.sample(step, vector.tolist() if vector is not None else [])
+
+
 def test_measured_numbers_are_right() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU())
     vitals, x = Vitals({"": model}), torch.randn(64, 4)
     vitals.begin()
     out = model(x)
-    vitals.gathered([])
-    sample = vitals.sample(3, updated=True)
+    sample = sampled(vitals, 3)
     first = model[0](x)
     assert sample.step == 3 and hooks_of(model) == 0
     assert sample.modules["0"].max == pytest.approx(first.abs().max().item())
@@ -127,9 +133,53 @@ def test_numbers_that_float32_cannot_square_have_a_size() -> None:
     vitals = Vitals({"": model})
     vitals.begin()
     model(torch.full((8,), 1e30))
-    vitals.gathered([])
-    vital = vitals.sample(0, updated=True).modules["Identity"]
+    vital = sampled(vitals, 0).modules["Identity"]
     assert vital.max == pytest.approx(1e30) and vital.rms == pytest.approx(1e30)
+
+
+def test_large_tensors_of_such_numbers_have_one_from_the_second_sample_on() -> None:
+    model = nn.Identity()
+    vitals = Vitals({"": model})
+    for step in (0, 1):
+        vitals.begin()
+        model(torch.full((100_000,), -1e30))
+        vital = sampled(vitals, step).modules["Identity"]
+        assert vital.max == pytest.approx(1e30)
+        assert vital.rms == (math.inf if step == 0 else pytest.approx(1e30))
+        assert vital.gain == (None if step == 0 else pytest.approx(1.0))
+
+
+def test_groups_and_half_gradients_are_measured_right() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64).half()
+    optimizer = torch.optim.Adam([{"params": first.parameters()}, {"params": second.parameters()}], 1e-2)
+    vitals = Vitals({"a": first, "b": second})
+
+    def gradients() -> None:
+        for parameter in (*first.parameters(), *second.parameters()):
+            parameter.grad = torch.randn_like(parameter)
+        second.weight.grad[:32] = 0
+        second.weight.grad[32:48] = 2**-20  # below float16's normal numbers
+
+    gradients()
+    vitals.update_begins([optimizer])
+    before = first.weight.detach().clone()
+    optimizer.step()
+    vitals.update_ended(made=True)
+    gradients()
+    vitals.begin()
+    sample = sampled(vitals, 1, optimizer)
+    one, _ = sample.groups
+    norm = torch.cat([p.flatten() for p in first.parameters()]).norm().item()
+    assert one["weight norm"] == pytest.approx(norm, rel=1e-5)
+    moved = ((first.weight - before).norm() / before.norm()).item()
+    assert one["update / weight"] == pytest.approx(moved, rel=0.05)  # on a sample, with the bias
+    squares = [optimizer.state[p]["exp_avg_sq"].sum() for p in first.parameters()]
+    fresh = torch.cat([p.grad.flatten() for p in first.parameters()]).norm()
+    ratio = (fresh / (sum(squares) / 0.001).sqrt()).item()
+    assert one["gradient / sqrt(v)"] == pytest.approx(ratio, rel=1e-3)
+    assert sample.zeros["gradients"] == pytest.approx(2048 / 4160)
+    assert sample.zeros["subnormal gradients"] == pytest.approx(1024 / 4160, abs=0.002)
 
 
 def test_hooks_go_when_the_forward_pass_raises(tmp_path: Path) -> None:

@@ -311,6 +311,24 @@ def test_a_notebook_shows_an_incident_without_a_script() -> None:
     assert HOSTILE[:30] in elements.text
 
 
+def test_a_guard_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    import torch
+
+    from stayfinite import Guard
+
+    weight = torch.nn.Linear(2, 1)
+    guard = Guard(
+        weight, torch.optim.SGD(weight.parameters(), 0.1), run_dir=tmp_path / HOSTILE[:9], quiet=True
+    )
+    assert "applied 0" in Elements(guard._repr_html_()).text
+    for value in (1.0, 2.0, float("nan")):
+        guard.step(lambda value=value: weight(torch.full((4, 2), value)).pow(2).mean())
+    guard.close()
+    shown = Elements(guard._repr_html_())
+    assert "applied 2, skipped 1" in shown.text and "The last failure" in shown.text
+    assert "script" not in shown.names and "img" not in shown.names
+
+
 def test_a_notebook_shows_a_guard() -> None:
     history = [step_line(i) for i in range(20)]
     shown = guard_html({"applied": 19, "rolled_back": 0}, history, "runs/a/run.jsonl", incident("a.py"))

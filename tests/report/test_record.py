@@ -12,6 +12,7 @@ import pytest
 
 from report.written_runs import full_run, incident, step_line, vitals, write_incident, write_lines
 from stayfinite.report.record.folder import NothingToShow, open_folder, runs_in
+from stayfinite.report.record.heat import HeatMap
 from stayfinite.report.record.lines import LineParser, Tail, parse, read_batches
 from stayfinite.report.record.run import RunRecord
 
@@ -262,3 +263,12 @@ def test_the_newest_run_comes_first(tmp_path: Path) -> None:
             os.utime(path, (1000 + i, 1000 + i))
     (tmp_path / "other").mkdir()
     assert [path.name for path in runs_in(tmp_path)] == ["c", "a", "b"]
+
+
+def test_modules_seen_later_have_the_row_that_the_model_gives_them() -> None:
+    heat = HeatMap()
+    heat.add(0, {"a": [1.0, 1.0, 1.0], "c": [2.0, 1.0, 1.0]})
+    heat.add(1, {"a": [1.0, 1.0, 1.0], "b": [3.0, 1.0, 1.0], "c": [2.0, 1.0, 1.0], "d": [4.0, 1.0, 1.0]})
+    assert [name for name, _ in heat.last()] == ["a", "b", "c", "d"]
+    told: dict[str, Any] = dict(heat.to_json())
+    assert [told["modules"][index] for index in told["order"]] == ["a", "b", "c", "d"]

@@ -51,10 +51,13 @@ def vitals(step: int, modules: int = 12) -> dict[str, Any]:
         "step": step,
         "modules": {f"blocks.{i}": [peak, peak / 7, 1.6] for i, peak in enumerate(peaks)},
         "groups": [
-            {"weight": 30.0 + step / 100, "update_ratio": 1e-3},
-            {"weight": 2.0, "update_ratio": 5e-4},
+            {"weight norm": 30.0 + step / 100, "update / weight": 1e-3, "gradient / sqrt(v)": 0.9},
+            {"weight norm": 2.0, "update / weight": 5e-4, "gradient / sqrt(v)": 1.2},
         ],
-        "zeros": {"blocks.3": 0.12, "blocks.4": 0.4},
+        "headroom": 65504.0 / peaks[-1],
+        "zeros": {"outputs": 0.12, "subnormal outputs": 0.4},
+        "logits": 4.0 + step / 100,
+        "exponents": {"model.py:12": 1.0 + step / 50},
     }
 
 

@@ -6,22 +6,23 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.findings import jsonable
 from stayfinite.findings.subjects.outlook import ModuleVital, Outlook, VitalSample
 from stayfinite.watch import forecast
+from stayfinite.watch.verdict import StepVerdict
 from stayfinite.watch.vitals.schedule import Schedule
 from stayfinite.watch.vitals.vitals import Vitals
 
 _STEADY = math.log(2.0)
 _SAMPLES_KEPT = 64
-_MODULES_WRITTEN = 48
-"""Those nearest to their limit; all are measured."""
+_MODULES_WRITTEN, _NEAREST = 48, 8
+"""Always the same ones, and those nearest to their limit; all are measured."""
 
 
 class Foresight:
@@ -45,6 +46,7 @@ class Foresight:
         self._fresh = False
         self._said: list[str] = []
         self._recent: deque[bool] = deque(maxlen=100)
+        self._written: tuple[str, ...] = ()
         self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
 
     def begin(self, step: int) -> None:
@@ -61,18 +63,21 @@ class Foresight:
         if self._vitals.attached:
             self._vitals.rest()
 
-    def gathered(self, optimizers: Sequence[Optimizer]) -> None:
-        """The gradients of the step are there, and no weight has moved."""
-        if self._sampling:
-            self._vitals.gathered(optimizers)
+    def gathered(self, optimizers: Sequence[Optimizer], step: int) -> Tensor | None:
+        """The gradients of the step are there, and no weight has moved: what goes to the host with its verdict."""
+        vector = self._vitals.gathered(optimizers) if self._sampling else None
+        self._vitals.forget_updates(optimizers)
+        if self._vitals.trouble is None and self._schedule.expects(step, sampling=self._sampling):
+            self._vitals.update_begins(optimizers)
+        return vector
 
-    def applied(self, step: int, scale: float | None) -> None:
+    def applied(self, step: int, verdict: StepVerdict) -> None:
         """The update was made and stays."""
-        self._ended(step, scale, applied=True)
+        self._ended(step, verdict, applied=True)
 
-    def refused(self, step: int, scale: float | None) -> None:
+    def refused(self, step: int, verdict: StepVerdict) -> None:
         """The step failed: what it showed is not the signal of a healthy run, but it counts."""
-        self._ended(step, scale, applied=False)
+        self._ended(step, verdict, applied=False)
 
     def abandoned(self) -> None:
         self._vitals.drop()
@@ -122,8 +127,9 @@ class Foresight:
         self._vitals.drop()
         self._sampling = False
 
-    def _ended(self, step: int, scale: float | None, *, applied: bool) -> None:
+    def _ended(self, step: int, verdict: StepVerdict, *, applied: bool) -> None:
         self._recent.append(applied)
+        self._vitals.update_ended(made=applied)
         if self._began is not None:
             self._schedule.lived(time.perf_counter() - self._began)
             self._began = None
@@ -134,9 +140,11 @@ class Foresight:
         if not sampling or not self._vitals.is_ready:
             self._vitals.drop()
             return
-        sample = self._vitals.sample(step, updated=applied)
+        sample = self._vitals.sample(step, verdict.vitals)
         self._schedule.sampled(step, self._vitals.seconds)
-        sample = _with_run(sample, scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent))
+        sample = _with_run(
+            sample, verdict.scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent)
+        )
         self._write(sample)
         self.samples.append(sample)
         self._state, outlook = forecast.update(self._state, sample)
@@ -150,7 +158,10 @@ class Foresight:
         return found
 
     def _write(self, sample: VitalSample) -> None:
-        facts = to_line(sample)
+        nearest = sorted(sample.modules, key=lambda name: _headroom(sample.modules[name]))
+        room = _MODULES_WRITTEN - _NEAREST - len(self._written)
+        self._written += tuple(name for name in nearest if name not in self._written)[:room]
+        facts = to_line(sample, {*self._written, *nearest[:_NEAREST]})
         unseen = self._new(self._vitals.unseen)
         if unseen:
             facts["unseen"] = unseen
@@ -172,13 +183,15 @@ def _with_run(sample: VitalSample, scale: float | None, floor: float, skipped: f
     )
 
 
-def to_line(sample: VitalSample) -> dict[str, Any]:
-    """As run.jsonl has it: [max, rms, gain] by module; what was not seen is left out."""
-    nearest = sorted(sample.modules, key=lambda name: _headroom(sample.modules[name]))[:_MODULES_WRITTEN]
-    chosen = {name: sample.modules[name] for name in sample.modules if name in set(nearest)}
+def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:
+    """As run.jsonl has it: [max, rms, gain] by module, in the order of the model; what was not seen is left out."""
+    chosen = {name: module for name, module in sample.modules.items() if name in written}
     line: dict[str, Any] = {
         "modules": {name: [_short(m.max), _short(m.rms), _short(m.gain)] for name, m in chosen.items()}
     }
+    headroom = min(map(_headroom, sample.modules.values()), default=math.inf)
+    if headroom < math.inf:
+        line["headroom"] = _short(headroom)
     if sample.groups:
         line["groups"] = [{name: _short(value) for name, value in group.items()} for group in sample.groups]
     if sample.zeros:

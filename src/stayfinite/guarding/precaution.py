@@ -70,7 +70,7 @@ class Precaution:
         if outlook.what not in self._said:
             self._said.add(outlook.what)
             for finding in examine(outlook):
-                reporter.finding(finding)
+                reporter.finding(finding, "forecast")
         reporter.note(
             "forecast",
             steps_left=[round(outlook.low), round(outlook.high) if math.isfinite(outlook.high) else None],

@@ -51,7 +51,7 @@ class RefusalHandler:
     def backed_off(self, outcome: Outcome) -> StepResult:
         """Count and record it."""
         self._recovery.ladder.backoff()
-        self._run.foresight.refused(self._reporter.step, outcome.verdict.scale)
+        self._run.foresight.refused(self._reporter.step, outcome.verdict)
         counters = self._recovery.ladder.counters
         self._run.observers.scalers.skipped()
         attempt = outcome.attempt
@@ -147,7 +147,7 @@ class RefusalHandler:
     def answer(self, refused: FailedStep, outcome: Outcome) -> Refusal:
         """The step is undone: record it, and ask the ladder what comes next."""
         run, ladder = self._run, self._recovery.ladder
-        run.foresight.refused(self._reporter.step, outcome.verdict.scale)
+        run.foresight.refused(self._reporter.step, outcome.verdict)
         who = run.numbers_of(outcome.attempt.optimizers)
         first = ladder.failures_of(who) == 0
         no_copy = not self._recovery.last_good.available

@@ -109,13 +109,11 @@ class RunReporter:
         if streak is not None and streak.count > 1:
             self._progress.event(str(streak), "refusal")
 
-    def finding(self, finding: Finding) -> None:
+    def finding(self, finding: Finding, kind: str = "finding") -> None:
         self._found.add(finding.code)
         self.note("finding", finding=finding.to_json())
         if finding.severity is not Severity.INFO:
-            self._say(
-                "finding", f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}."
-            )
+            self._say(kind, f"{finding.severity.value} {finding.code}: {finding.message}. {finding.fix}.")
 
     def last_update(self, ratio: float | None) -> None:
         self._history.note_update(ratio)

@@ -125,7 +125,7 @@ class StepOwner:
         reading = window.reading or self._watcher.read(state.held_by(optimizers))
         if not reading.gradients and not self._run.ranks.together:
             raise NoGradients
-        self._run.foresight.gathered(optimizers)
+        vitals = self._run.foresight.gathered(optimizers, self._run.reporter.step)
         together = self._run.ranks.together
         part = (
             reading.own_part(world_size()) if together else None
@@ -144,7 +144,7 @@ class StepOwner:
         any_gradients = bool(reading.gradients or (others and others.gradients))
         marks = Marks(any_gradients, bool(wrong), reading.is_half, is_part=part is not None)
         norm = norm if reading.gradients else norm.to(self._run.device)
-        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering(), marks)
+        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering(), marks, vitals)
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
 
@@ -282,7 +282,7 @@ class StepOwner:
         self._recovery.ladder.success(who, whole=not attempt.window.left_out)
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
-        self._run.foresight.applied(self._run.reporter.step, verdict.scale)
+        self._run.foresight.applied(self._run.reporter.step, verdict)
         counters = self._recovery.ladder.counters
         return self._run.reporter.of_step(
             verdict, attempt.rates, attempt.window.started, counters, "none", applied=True

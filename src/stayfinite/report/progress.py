@@ -24,8 +24,8 @@ _PLAIN_LINE_SECONDS = 15.0
 
 
 Says = Literal["everything", "decisions", "nothing"]
-"""How much a run says while it goes on. Decisions: what was refused, and what was done about it."""
-_DECISIONS = ("refusal", "lower-lr", "rollback", "repair", "drift", "stop")
+"""How much a run says while it goes on. Decisions: what was refused, what was done about it, and what is foretold."""
+_DECISIONS = ("refusal", "lower-lr", "rollback", "repair", "drift", "stop", "forecast")
 
 
 class Progress:

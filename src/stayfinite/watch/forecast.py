@@ -19,8 +19,8 @@ _RISE, _RISE_GOES_ON, _FAR = math.log(3.0), 0.25, math.log(30.0)
 """By how much the value must have grown within the window; less is enough once it has come 30 times its lowest."""
 _NEAR = 16
 """A limit is near if the trend reaches it within as many steps as it has been seen, or within this many."""
-_COVERED = 0.5
-"""Of the way from the lowest value seen to the limit, in logarithms."""
+_COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
+"""Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
 _NO_HEADROOM, _CALM = math.log(3.0), math.log(3.0)
 _NOISE = 0.1
 _FEW = 4
@@ -97,9 +97,10 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
         tight = key.startswith("module ") and _is_tight(series[key], limit)
         if trend is not None and trend.sure:
             within = max(_NEAR, trend.span)
-            if trend.covered >= _COVERED / 2 and trend.left <= 4 * within:
+            enough = _COVERED_OF_LONG if limit - lowest[key][1] > _LONG else _COVERED
+            if trend.covered >= enough / 2 and trend.left <= 4 * within:
                 urgent, growing = True, max(growing, trend.covered)
-            if trend.covered >= _COVERED and trend.left <= within:
+            if trend.covered >= enough and trend.left <= within:
                 found.append((trend.left, key, trend))
                 continue
         if tight:

@@ -20,6 +20,31 @@ def pack(scalars: Sequence[Tensor]) -> Tensor:
         return torch.stack([scalar.to(device=device, dtype=dtype) for scalar in scalars])
 
 
+class Parcel:
+    """0-d tensors of any dtype and device as one vector in few ops; `unpacked` gives the numbers in their old order."""
+
+    def __init__(self, scalars: Sequence[Tensor]) -> None:
+        alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for index, scalar in enumerate(scalars):
+            alike.setdefault((scalar.device, scalar.dtype), []).append(index)
+        self._order = [index for indices in alike.values() for index in indices]
+        self.vector: Tensor | None = None
+        if not scalars:
+            return
+        device = scalars[0].device
+        wide = torch.float32 if device.type == "mps" else torch.float64  # mps knows no float64
+        with torch.no_grad():
+            parts = [torch.stack([scalars[i] for i in indices]) for indices in alike.values()]
+            moved = [part.to(device=device, dtype=wide) for part in parts]
+            self.vector = moved[0] if len(moved) == 1 else torch.cat(moved)
+
+    def unpacked(self, numbers: Sequence[float]) -> list[float]:
+        found = [0.0] * len(self._order)
+        for index, number in zip(self._order, numbers, strict=True):
+            found[index] = number
+        return found
+
+
 class Fetch:
     """A vector under way to the host. `read` waits for it; a step later there is nothing to wait for."""
 

@@ -39,18 +39,19 @@ class RunFiles:
         action: str,
         what: str | None,
     ) -> dict[str, Any]:
-        line: dict[str, Any] = {"step": step, "loss": verdict.own_loss}
+        line: dict[str, Any] = {"step": step, "loss": _digits(verdict.own_loss)}
         if verdict.components:
-            line["components"] = verdict.components
-        line |= {"grad_norm": verdict.grad_norm, "lr": rates}
+            line["components"] = {name: _digits(value) for name, value in verdict.components.items()}
+        line |= {"grad_norm": _digits(verdict.grad_norm), "lr": rates}
         if verdict.scale is not None:
             line["scale"] = verdict.scale
         if verdict.update_ratio is not None:
-            line["update_ratio"] = verdict.update_ratio
+            line["update_ratio"] = _digits(verdict.update_ratio, 5)
         if verdict.observed:
-            line["observed"] = {name: list(ends) for name, ends in verdict.observed.items()}
+            line["observed"] = {name: [*map(_digits, ends)] for name, ends in verdict.observed.items()}
         line["seconds"] = round(time.perf_counter() - started, 6)
-        line["memory_mb"] = memory_mb(self._device)
+        used = memory_mb(self._device)
+        line["memory_mb"] = round(used, 1) if used is not None else None
         line["action"] = action
         if what is not None:
             line["what"] = what
@@ -72,3 +73,8 @@ class RunFiles:
 
     def close(self) -> None:
         self._recorder.close()
+
+
+def _digits(value: float | None, digits: int = 9) -> float | None:
+    """Nine digits are all that a float32 has: a record of a hundred thousand steps need not hold noise behind them."""
+    return float(f"{value:.{digits}g}") if value is not None else None

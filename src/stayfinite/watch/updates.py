@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,7 @@ class UpdateSampler:
     """`before` and `after` an optimizer step; `after` gives |change| / |weight| of the sample, on the device."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._given = parameters
         trained = [
             p for p in parameters if p.requires_grad and p.is_floating_point() and local(p).numel() > 0
         ]
@@ -27,9 +29,13 @@ class UpdateSampler:
         largest = sorted(trained, key=lambda p: p.numel(), reverse=True)[:_TENSORS]
         self._parameters = [p for p in largest if p.device == largest[0].device]
         sampled = sum(min(p.numel(), _ELEMENTS) for p in self._parameters)
-        self._least = _SMALL_WEIGHT * sampled**0.5 or 1.0
+        self.least = _SMALL_WEIGHT * sampled**0.5 or 1.0
         self._views: list[Tensor] = []
         self._before: list[Tensor] = []
+
+    def is_of(self, parameters: Sequence[Tensor]) -> bool:
+        """Are these the parameters it was made for?"""
+        return len(parameters) == len(self._given) and all(map(operator.is_, parameters, self._given))
 
     def _sample(self) -> list[Tensor]:
         """Views into the parameters, made once; anew if somebody gave a parameter other memory."""
@@ -49,14 +55,21 @@ class UpdateSampler:
             torch._foreach_copy_(self._before, sample)
 
     @torch.no_grad()
+    def norms(self) -> list[Tensor]:
+        """Of the change of each sampled tensor, then of each as it was; nothing if `before` was not called."""
+        if not self._before:
+            return []
+        changes = torch._foreach_sub(self._sample(), self._before)
+        return list(torch._foreach_norm([*changes, *self._before]))
+
+    @torch.no_grad()
     def after(self) -> Tensor | None:
         """The ratio as a 0-d tensor; None if there is nothing to sample or `before` was not called."""
-        if not self._before:
+        norms = self.norms()
+        if not norms:
             return None
-        sample = self._sample()
-        norms = torch._foreach_norm([*torch._foreach_sub(sample, self._before), *self._before])
         change, weight = torch.linalg.vector_norm(
-            torch.stack(norms).float().reshape(2, len(sample)), dim=1
+            torch.stack(norms).float().reshape(2, len(norms) // 2), dim=1
         ).unbind()
-        ratio: Tensor = change / weight.clamp_min(self._least)
+        ratio: Tensor = change / weight.clamp_min(self.least)
         return ratio

@@ -31,6 +31,7 @@ class StepVerdict:
     has_gradients: bool = True  # some rank has any
     settings_are_bad: bool = False  # of an optimizer, on some rank
     some_are_half: bool = False  # gradients of some rank are of a half precision
+    vitals: list[float] = field(default_factory=list)  # of a sampled step, as they were packed
 
     @property
     def loss_is_finite(self) -> bool:
@@ -62,8 +63,10 @@ class Numbers:
         gather: Callable[[Tensor], Tensor] | None,
         input_absmax: Tensor | None = None,
         marks: Marks | None = None,
+        vitals: Tensor | None = None,
     ) -> None:
         self._fetch: Fetch | None = None
+        self._vitals = vitals
         self._names = list(losses[0].components) if losses else []
         optional = {"scale": scale, "update_ratio": update_ratio, "input": input_absmax}
         self._extra = [name for name, value in optional.items() if value is not None]
@@ -94,6 +97,8 @@ class Numbers:
         numbers = self._own
         if self._shared is not None:
             numbers = torch.cat([numbers.to(self._shared.dtype), self._shared.flatten()])
+        if self._vitals is not None:
+            numbers = torch.cat([numbers, self._vitals.to(numbers.device)])
         self._fetch = Fetch(numbers)
 
     def verdict(self) -> StepVerdict:
@@ -102,7 +107,8 @@ class Numbers:
             self.send()
         assert self._fetch is not None
         numbers = self._fetch.read()
-        own, others = numbers[: len(self._own)], numbers[len(self._own) :]
+        end = len(numbers) - (len(self._vitals) if self._vitals is not None else 0)
+        own, others, vitals = numbers[: len(self._own)], numbers[len(self._own) : end], numbers[end:]
         width = 1 + len(self._names)
 
         def mean(offset: int) -> float | None:
@@ -139,6 +145,7 @@ class Numbers:
             bad_loss=losses[bad_rank] if bad_rank is not None else None,
             bad_components=[name for name, value in known.items() if not math.isfinite(value)],
             input_absmax=extra.get("input"),
+            vitals=vitals,
             observed={name: (ends[2 * i], ends[2 * i + 1]) for i, name in enumerate(self._observed)},
             has_gradients=any(mark.has_gradients for mark in marks),
             settings_are_bad=any(mark.settings_are_bad for mark in marks),

@@ -104,11 +104,12 @@ class Watcher:
         scale: Tensor | None,
         gather: Callable[[Tensor], Tensor] | None,
         marks: Marks | None = None,
+        vitals: Tensor | None = None,
     ) -> Numbers:
         """This step's numbers, and those of the last update that nobody has asked for yet."""
         observed = ranges(window.observed) if window.observed else {}
         inputs = sampled_peak(window.batches) if self._looks_at_inputs() else None
-        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs, marks)
+        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs, marks, vitals)
         self._update_ratio = None
         return numbers
 

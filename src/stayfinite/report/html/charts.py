@@ -17,18 +17,21 @@ TITLES = {
     "scale": "Loss scale",
     "update_ratio": "Update / weight",
     "largest output": "Largest output of a module",
-    "headroom": "Headroom",
-    "group update_ratio": "Update / weight, by group",
-    "group weight": "Weight norm, by group",
+    "headroom": "Headroom (limit / largest output)",
+    "group update / weight": "Update / weight, by group",
+    "group weight norm": "Weight norm, by group",
+    "group gradient / sqrt(v)": "Gradient / root of Adam's mean square, by group",
+    "logits": "Largest attention logit",
+    "exponents": "Largest argument of exp, by line",
     "observed": "Observed tensors, largest magnitude",
-    "zeros": "Share of zeros",
+    "zeros": "Share of zeros and subnormals, half tensors",
+    "skipped": "Share of the last 100 steps not applied",
     "input_absmax": "Largest input",
     "seconds": "Seconds a step",
     "memory_mb": "Memory, MB",
 }
 _LAST = ("seconds", "memory_mb")
-_GROUPED = {"lr": "group", "group update_ratio": "group", "group weight": "group"}
-_OUTLOOK = ("largest output", "headroom")
+_GROUPED = ("lr", "group update / weight", "group weight norm", "group gradient / sqrt(v)")
 
 
 def chart_id(quantity: str, run: str = "run") -> str:
@@ -46,7 +49,7 @@ def title(quantity: str) -> str:
 def label(key: Key) -> str:
     """The name of a series in its plot."""
     quantity, part = key
-    return f"{_GROUPED[quantity]} {part}" if quantity in _GROUPED else part or title(quantity).lower()
+    return f"group {part}" if quantity in _GROUPED else part or title(quantity).lower()
 
 
 def quantities(keys: list[Key]) -> list[str]:
@@ -77,7 +80,7 @@ def record_charts(record: RunRecord) -> list[dict[str, Json]]:
         chart["series"] = {
             label(key): envelope.to_json() for key, envelope in record.series.items() if key[0] == quantity
         }
-        if quantity in _OUTLOOK and (limit := forecast_limit(record)) is not None:
+        if quantity == "largest output" and (limit := forecast_limit(record)) is not None:
             chart["limit"] = limit
         made.append(chart)
     return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -16,10 +15,10 @@ from stayfinite.report.html import charts
 from stayfinite.report.html.run_view import RunView
 from stayfinite.report.html.words import figure
 from stayfinite.report.live.follower import RunFollower
+from stayfinite.report.live.heat_text import heat_strips
 from stayfinite.report.progress import describe
 from stayfinite.report.record.envelope import Envelope
 from stayfinite.report.record.folder import is_run_folder, runs_in
-from stayfinite.report.record.loose import to_number
 from stayfinite.report.terminal import console
 
 _SECONDS = 0.5
@@ -98,7 +97,7 @@ def picture(follower: RunFollower, width: int, height: int) -> RenderableType:
     parts.append(Text(view.counts + (f" Nothing new for {quiet:.0f} s." if quiet > 15 else "")))
     parts += [Text(f"Forecast: {f.sentence.replace('`', '')}", style="yellow") for f in view.forecasts[:1]]
     parts.append(_plots(view, max(10, width - 50)))
-    parts += list(_modules(view))
+    parts += list(heat_strips(view.record, _MODULES, max(8, width - 68)))
     parts.append(_events(view, max(2, min(_ROWS, height - 22))))
     return Group(*parts)
 
@@ -154,29 +153,6 @@ def spark(envelope: Envelope, width: int) -> Text:
         else:
             line.append(" ")
     return line
-
-
-def _modules(view: RunView) -> Iterator[RenderableType]:
-    """The modules with the largest outputs."""
-    cells = view.record.heat.last()
-    if not cells:
-        return
-    order = sorted(cells, key=lambda item: _size(item[1][0]), reverse=True)[:_MODULES]
-    grid = Table.grid(padding=(0, 2))
-    for name, (largest, rms, gain) in order:
-        grid.add_row(
-            Text(name[-40:]),
-            Text(f"largest {figure(largest)}"),
-            Text(f"rms {figure(rms)}"),
-            Text(f"gain {figure(gain)}"),
-        )
-    yield Text("Largest outputs", style="dim")
-    yield grid
-
-
-def _size(value: float | None) -> float:
-    number = to_number(value)
-    return -1.0 if number is None else math.inf if math.isnan(number) else number
 
 
 def _events(view: RunView, rows: int) -> Table:

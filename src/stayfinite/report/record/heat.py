@@ -22,6 +22,7 @@ class HeatMap:
         self._limit = columns
         self.width = 1
         self.modules: dict[str, int] = {}
+        self.order: list[int] = []  # of the rows: as the model has the modules, as far as the lines tell
         self.columns: dict[int, dict[int, Cell]] = {}
         self.left_out = 0
         self._changed: set[int] = set()
@@ -30,19 +31,23 @@ class HeatMap:
     def add(self, step: int, modules: dict[str, Any]) -> None:
         column = self.columns.setdefault(step // self.width, {})
         self._changed.add(step // self.width)
+        before: int | None = None
         for name, values in modules.items():
-            index = self._index(name)
+            index = self._index(name, before)
             if index is None or not isinstance(values, list):
                 continue
+            before = index
             found = [to_number(value) for value in values[: len(METRICS)]]
             _merge(column.setdefault(index, [None] * len(METRICS)), found)
         while len(self.columns) > self._limit:
             self._widen()
 
-    def _index(self, name: str) -> int | None:
+    def _index(self, name: str, before: int | None) -> int | None:
+        """A new module gets the row below the one that came before it in its line."""
         known = self.modules.get(name)
         if known is None and len(self.modules) < MODULES:
             known = self.modules[name] = len(self.modules)
+            self.order.insert(self.order.index(before) + 1 if before is not None else 0, known)
         elif known is None:
             self.left_out += 1
         return known
@@ -62,8 +67,8 @@ class HeatMap:
         """The newest column, in the order of the model."""
         if not self.columns:
             return []
-        names = list(self.modules)
-        return [(names[index], cell) for index, cell in sorted(self.columns[max(self.columns)].items())]
+        names, newest = list(self.modules), self.columns[max(self.columns)]
+        return [(names[index], newest[index]) for index in self.order if index in newest]
 
     def to_json(self) -> dict[str, Json]:
         return self._told(sorted(self.columns), whole=True)
@@ -84,7 +89,13 @@ class HeatMap:
             columns.append(
                 [number, {str(index): [_short(value) for value in cell] for index, cell in cells.items()}]
             )
-        return {"width": self.width, "modules": [*self.modules], "columns": columns, "whole": whole}
+        return {
+            "width": self.width,
+            "modules": [*self.modules],
+            "order": [*self.order],
+            "columns": columns,
+            "whole": whole,
+        }
 
 
 def _merge(into: Cell, other: Cell) -> None:

@@ -138,8 +138,12 @@ class RunRecord:
         for index, group in enumerate(objects(line, "groups")[:_PARTS]):
             for name, value in islice(group.items(), _PARTS):
                 self._put(f"group {name}", str(index), [step], [value])
-        for name, value in islice(mapping(line, "zeros").items(), _PARTS):
-            self._put("zeros", name, [step], [value])
+        for quantity in ("zeros", "exponents"):
+            for name, value in islice(mapping(line, quantity).items(), _PARTS):
+                self._put(quantity, name, [step], [value])
+        for quantity in ("headroom", "logits", "skipped"):
+            if line.get(quantity) is not None:
+                self._put(quantity, "", [step], [line[quantity]])
 
     def _add_steps(self, lines: list[dict[str, Any]]) -> None:
         if not lines:

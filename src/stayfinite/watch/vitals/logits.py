@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,8 +55,7 @@ class Logits:
             return original(*args, **kwargs)
         if _measurable(given) and given.dim() > 2:  # attention has heads or samples before its rows
             with torch.no_grad():
-                finite = given.detach().masked_fill(given.detach() == -math.inf, 0)  # a mask is no logit
-                self._largest.append(torch.linalg.vector_norm(finite, math.inf).double())
+                self._largest.append(given.amax())
         return original(given, *args, **kwargs)
 
     def _attention(self, original: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ class Logits:
                 first, keys = query.detach()[:1].float(), key.detach()[:1].float()
                 if first.shape[1:-2] == keys.shape[1:-2]:
                     logits = first @ keys.transpose(-2, -1) * scale
-                    self._largest.append(torch.linalg.vector_norm(logits, math.inf).double())
+                    self._largest.append(logits.amax())
         return original(query, key, *args, **kwargs)
 
     def _exponential(self, original: Any, given: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -75,10 +75,10 @@ class Logits:
         if _measurable(given) and given.dtype in _EXP_LIMITS:
             place = _line()
             with torch.no_grad():
-                largest = given.detach().amax().double()
+                largest = given.amax()
             known = self._exponents.get(place)
             if known is not None:
-                largest = torch.maximum(known[0], largest)
+                largest = torch.maximum(known[0], largest.to(known[0]))
             if known is not None or len(self._exponents) < _MOST_PLACES:
                 self._exponents[place] = (largest, _EXP_LIMITS[given.dtype])
         return original(given, *args, **kwargs)
@@ -88,7 +88,9 @@ class Logits:
 
     def told(self, numbers: Iterator[float]) -> tuple[float | None, dict[str, tuple[float, float]]]:
         """The largest logit, and by line the largest argument of an exponential with its limit."""
-        logits = [next(numbers) for _ in self._largest]
+        logits = [
+            value for value in islice(numbers, len(self._largest)) if value > -math.inf
+        ]  # all is masked
         exponents = {place: (next(numbers), limit) for place, (_, limit) in self._exponents.items()}
         return max(logits, default=None), exponents
 

@@ -5,37 +5,46 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from stayfinite.findings.subjects.outlook import FLOAT16_LIMIT, SQUARED_LIMIT, ModuleVital
+from stayfinite.watch.vitals.shares import HALF, nonzero_and_normal
 
 MOST_MODULES = 1024
 _LEAVES = 4
 _LIMITS = {torch.float16: FLOAT16_LIMIT, torch.bfloat16: SQUARED_LIMIT, torch.float32: SQUARED_LIMIT}
-_HALF = (torch.float16, torch.bfloat16)
 _NO_DOUBLES = ("mps",)
+_MOST_CALLS = 256
+"""Of one module in one step; what it does after them is not measured."""
+_FEW = 4096
+_SQUARES_FIT = 1e12
+"""Up to this size a sum of squares fits into float32, which is ten times as fast to add up in as float64."""
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-class _Seen:
-    """The scalars of one module, merged over its calls: the largest counts."""
+class _Size(NamedTuple):
+    """Where the scalars of one measured tensor stand: smallest and largest value, then the norm."""
 
-    __slots__ = ("dtype", "given", "given_rms", "kind", "largest", "rms", "subnormal", "zero")
+    at: int
+    numel: int
+
+
+class _Seen:
+    """What was measured of one module in all of its calls; the largest counts."""
+
+    __slots__ = ("dtype", "given", "kind", "made", "shares")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.dtype: torch.dtype = torch.float32
-        self.largest: Tensor | None = None
-        self.rms: Tensor | None = None
-        self.given: Tensor | None = None
-        self.given_rms: Tensor | None = None
-        self.zero: Tensor | None = None
-        self.subnormal: Tensor | None = None
+        self.given: list[_Size] = []
+        self.made: list[_Size] = []
+        self.shares: list[_Size] = []  # non-zeros, and normal numbers, in half outputs
 
 
 class ModuleVitals:
@@ -46,7 +55,9 @@ class ModuleVitals:
         self._order = list(models)
         self._handles: list[Any] = []
         self._seen: dict[str, _Seen] = {}
-        self._known: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor]] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], int, _Size]] = {}
+        self._scalars: list[Tensor] = []
+        self._wide = False
         self.seconds = 0.0
         self.trouble: str | None = None
         self.compiled: list[str] = []  # modules whose inside cannot be seen
@@ -58,7 +69,7 @@ class ModuleVitals:
 
     def attach(self) -> None:
         self.detach()
-        self._seen, self.seconds = {}, 0.0
+        self._seen, self._scalars, self.seconds = {}, [], 0.0
         began = time.perf_counter()
         for name, module in self._visible():
             kind = type(module).__name__
@@ -115,66 +126,64 @@ class ModuleVitals:
         seen = self._seen.get(name)
         if seen is None:
             seen = self._seen[name] = _Seen(kind)
+        if len(seen.made) >= _MOST_CALLS:
+            return
         given = next(iter(_tensors(args) or _tensors(kwargs)), None)
         if given is not None:
-            largest, rms = self._size(given)
-            seen.given, seen.given_rms = _larger(seen.given, largest), _larger(seen.given_rms, rms)
-        for result in results:
-            largest, rms = self._size(result)
-            seen.largest, seen.rms = _larger(seen.largest, largest), _larger(seen.rms, rms)
+            seen.given.append(self._size(given))
+        seen.made += map(self._size, results)
         seen.dtype = results[0].dtype
-        if seen.dtype in _HALF:
-            small, tiny = results[0].detach().abs(), torch.finfo(seen.dtype).tiny
-            zeros = torch.count_nonzero(small == 0) / small.numel()
-            below = torch.count_nonzero(small < tiny) / small.numel()
-            seen.zero, seen.subnormal = _larger(seen.zero, zeros), _larger(seen.subnormal, below - zeros)
+        if seen.dtype in HALF:
+            counts = nonzero_and_normal(results[0])
+            seen.shares.append(_Size(len(self._scalars), counts.numel))
+            self._scalars += counts.scalars
 
-    def _size(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        """Largest magnitude and rms; what one module gives and the next one takes is measured once."""
+    def _size(self, tensor: Tensor) -> _Size:
+        """Its extremes and its norm; what one module gives and the next one takes is measured once."""
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _version(tensor):
-            return known[2], known[3]
-        values = tensor.detach()
-        wide = torch.float32 if values.device.type in _NO_DOUBLES else torch.float64
-        largest = torch.linalg.vector_norm(values, math.inf).to(wide)
-        rms = torch.linalg.vector_norm(values, 2, dtype=wide) / math.sqrt(values.numel())
-        self._known[id(tensor)] = (weakref.ref(tensor), _version(tensor), largest, rms)
-        return largest, rms
+            return known[2]
+        size = _Size(len(self._scalars), tensor.numel())
+        if tensor.device.type in _NO_DOUBLES:
+            largest = torch.linalg.vector_norm(tensor, math.inf)
+            self._scalars += (largest, largest, torch.linalg.vector_norm(tensor, 2, dtype=torch.float32))
+        else:
+            wide = self._wide or tensor.dtype is torch.float64 or tensor.numel() <= _FEW
+            norm = torch.linalg.vector_norm(tensor, 2, dtype=torch.float64 if wide else torch.float32)
+            self._scalars += (*torch.aminmax(tensor), norm)  # many times faster than the norm of order inf
+        self._known[id(tensor)] = (weakref.ref(tensor), _version(tensor), size)
+        return size
 
     def scalars(self) -> list[Tensor]:
         """What `told` needs, on the device, in a fixed order."""
-        found: list[Tensor] = []
-        for seen in self._seen.values():
-            for value in (
-                seen.largest,
-                seen.rms,
-                seen.given,
-                seen.given_rms,
-                seen.zero,
-                seen.subnormal,
-            ):
-                if value is not None:
-                    found.append(value)
-        return found
+        return self._scalars
 
-    def told(self, numbers: Iterator[float]) -> tuple[dict[str, ModuleVital], dict[str, float]]:
+    def told(self, numbers: Sequence[float]) -> tuple[dict[str, ModuleVital], dict[str, float]]:
         """The modules, and the shares of zeros and subnormals in half outputs; `numbers` are those of `scalars`."""
         modules: dict[str, ModuleVital] = {}
         zeros: list[float] = []
         below: list[float] = []
         for name, seen in self._seen.items():
-            largest, rms = next(numbers), next(numbers)
-            given = given_rms = None
-            if seen.given is not None:
-                given, given_rms = next(numbers), next(numbers)
-            if seen.zero is not None:
-                zeros.append(next(numbers))
-                below.append(next(numbers))
-            gain = rms / given_rms if given_rms and math.isfinite(given_rms) else None
+            largest, rms = _largest(seen.made, numbers)
+            given, given_rms = _largest(seen.given, numbers) if seen.given else (None, None)
+            for at, numel in seen.shares:
+                zeros.append(1 - numbers[at] / numel)
+                below.append((numbers[at] - numbers[at + 1]) / numel)
+            gain = rms / given_rms if given_rms and math.isfinite(given_rms) and math.isfinite(rms) else None
             peak = given if seen.dtype is torch.float16 else None
             modules[name] = ModuleVital(largest, rms, gain, seen.kind, _LIMITS.get(seen.dtype), peak)
         shares = {"outputs": max(zeros), "subnormal outputs": max(below)} if zeros else {}
+        sizes = [vital.max for vital in modules.values()]
+        self._wide = not all(size < _SQUARES_FIT for size in sizes)  # from the next sample on
         return modules, shares
+
+
+def _largest(sizes: Sequence[_Size], numbers: Sequence[float]) -> tuple[float, float]:
+    """Largest magnitude and largest rms of what was measured; NaN if there is one."""
+    ends = [abs(numbers[size.at + end]) for size in sizes for end in (0, 1)]
+    means = [numbers[size.at + 2] / math.sqrt(size.numel) for size in sizes]
+    largest = math.nan if any(map(math.isnan, ends)) else max(ends)
+    return largest, math.nan if any(map(math.isnan, means)) else max(means)
 
 
 class _Hook:
@@ -216,7 +225,3 @@ def _measurable(tensor: Tensor) -> bool:
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else int(tensor._version)
-
-
-def _larger(known: Tensor | None, value: Tensor) -> Tensor:
-    return value if known is None else torch.maximum(known, value.to(known.device))

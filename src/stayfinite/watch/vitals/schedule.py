@@ -11,7 +11,7 @@ _DENSE_SAMPLES, _DENSE_A_STEP = 64.0, 0.03
 """Samples at every step while something runs towards a limit: so many at once, and so many earned a step."""
 _RANKS_EVERY = 64
 """With several ranks all must sample the same steps, and clocks differ: a fixed interval."""
-_BYTES_AT_FIRST, _BYTES_A_STEP = 400_000, 160
+_BYTES_AT_FIRST, _BYTES_A_STEP = 400_000, 40
 
 
 class Schedule:
@@ -32,11 +32,19 @@ class Schedule:
         within = self._samples < _FIRST_SAMPLES or self._spent <= _SHARE * self._lived
         return within and step >= self._next
 
+    def expects(self, step: int, *, sampling: bool) -> bool:
+        """Will the step after this one be sampled, as far as is known?"""
+        return self.wants(step + 1) and not (sampling and not self.urgent and self._after(step) > step + 1)
+
+    @staticmethod
+    def _after(step: int) -> int:
+        return step + min(_WIDEST, 1 << (step // _PER_DOUBLING).bit_length())
+
     def sampled(self, step: int, seconds: float) -> None:
         """A sample was taken, at this cost."""
         free = self._samples < _FIRST_SAMPLES
         self._samples += 1
-        self._next = step + min(_WIDEST, 1 << (step // _PER_DOUBLING).bit_length())
+        self._next = self._after(step)
         if self.urgent and not free:
             self._dense_left -= 1
         elif not free:

@@ -1,26 +1,27 @@
-"""Vitals: one sampled step, from its first forward pass to the numbers on the host. One transfer, no bit changed."""
+"""Vitals: one sampled step, from its first forward pass to numbers that ride with its verdict. No bit is changed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.outlook import VitalSample
+from stayfinite.watch.host import Parcel
 from stayfinite.watch.vitals.group_vitals import GroupVitals
 from stayfinite.watch.vitals.logits import Logits
 from stayfinite.watch.vitals.module_vitals import ModuleVitals
 
 
 class Vitals:
-    """`begin`, the user's forward and backward passes, `gathered`, the update, `sample`; `drop` at any time."""
+    """`begin`, the user's forward and backward passes, `gathered`, `sample`; `drop` at any time."""
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         self._modules, self._groups, self._logits = ModuleVitals(models), GroupVitals(), Logits()
-        self._gathered = False
+        self._parts = (self._modules, self._groups, self._logits)
+        self._parcel: Parcel | None = None
         self.seconds = 0.0  # what the last sample cost the host
 
     @property
@@ -47,7 +48,7 @@ class Vitals:
 
     def begin(self) -> None:
         began = time.perf_counter()
-        self._gathered = False
+        self._parcel = None
         self._modules.attach()
         self._logits.attach()
         self.seconds = time.perf_counter() - began - self._modules.seconds
@@ -57,45 +58,52 @@ class Vitals:
         self._modules.detach()
         self._logits.detach()
 
-    def gathered(self, optimizers: Sequence[Optimizer]) -> None:
-        """All gradients are there, raw, and no weight has moved yet."""
+    def gathered(self, optimizers: Sequence[Optimizer]) -> Tensor | None:
+        """All gradients are there, raw, and no weight has moved yet: what was measured, as one vector on the device."""
         began = time.perf_counter()
         self.rest()
-        self._groups.before(optimizers)
-        self._gathered = True
+        self._groups.gathered(optimizers)
+        self._parcel = Parcel([value for part in self._parts for value in part.scalars()])
         self.seconds += time.perf_counter() - began
+        return self._parcel.vector if self.trouble is None else None
 
     def drop(self) -> None:
         """The step was no good sample."""
         self.rest()
-        self._gathered = False
+        self._parcel = None
 
     @property
     def is_ready(self) -> bool:
-        return self._gathered and self.trouble is None
+        return self._parcel is not None and self.trouble is None
 
-    def sample(self, step: int, *, updated: bool) -> VitalSample:
-        """The update was made, or refused: everything to the host, in one transfer."""
+    def update_begins(self, optimizers: Sequence[Optimizer]) -> None:
+        """An update that the next sample is to tell of."""
+        self._groups.update_begins(optimizers)
+
+    def update_ended(self, *, made: bool) -> None:
+        if made:
+            self._groups.update_made()
+        else:
+            self._groups.update_dropped()
+
+    def forget_updates(self, optimizers: Sequence[Optimizer]) -> None:
+        self._groups.forget_updates(optimizers)
+
+    def sample(self, step: int, numbers: Sequence[float]) -> VitalSample:
+        """What `gathered` gave has come to the host."""
         began = time.perf_counter()
-        self._gathered = False
-        if updated:
-            self._groups.after()
-        parts = (self._modules, self._groups, self._logits)
-        numbers = iter(_to_host([value for part in parts for value in part.scalars()]))
-        modules, zeros = self._modules.told(numbers)
-        groups, shares = self._groups.told(numbers)
-        logits, exponents = self._logits.told(numbers)
+        assert self._parcel is not None
+        found, at = self._parcel.unpacked(numbers), 0
+        self._parcel = None
+        parts: list[list[float]] = []
+        for part in self._parts:
+            count = len(part.scalars())
+            parts.append(found[at : at + count])
+            at += count
+        modules, zeros = self._modules.told(parts[0])
+        groups, shares = self._groups.told(parts[1])
+        logits, exponents = self._logits.told(iter(parts[2]))
         self.seconds += time.perf_counter() - began + self._modules.seconds
         return VitalSample(
             step, modules, groups=groups, zeros={**zeros, **shares}, logits=logits, exponents=exponents
         )
-
-
-@torch.no_grad()
-def _to_host(values: Sequence[Tensor]) -> list[float]:
-    if not values:
-        return []
-    device = values[0].device
-    wide = torch.float32 if device.type == "mps" else torch.float64
-    numbers: list[float] = torch.stack([value.to(device=device, dtype=wide) for value in values]).tolist()
-    return numbers

@@ -316,6 +316,7 @@ const Plots = {
       group.actions.get(action).apply(patch);
     }
     group.redraw();
+    if (Heat.map) Heat.map.drawMarks();
   },
 
   clear(name) {

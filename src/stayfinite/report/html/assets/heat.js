@@ -19,7 +19,9 @@ class HeatMap {
     this.read = htmlNode("output", "", "", tools);
     const grid = htmlNode("div", "heat", undefined, place);
     this.rows = htmlNode("div", "rows", undefined, grid);
-    this.canvas = htmlNode("canvas", "", undefined, grid);
+    const cells = htmlNode("div", "cells", undefined, grid);
+    this.canvas = htmlNode("canvas", "", undefined, cells);
+    this.marks = svgNode("svg", { class: "heat-marks", "aria-hidden": "true", preserveAspectRatio: "none" }, cells);
     this.canvas.tabIndex = 0; this.canvas.setAttribute("role", "img");
     this.steps = htmlNode("div", "steps", undefined, grid);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
@@ -29,13 +31,13 @@ class HeatMap {
 
   apply(patch) {
     if (patch.whole || patch.width !== this.width) { this.columns.clear(); this.width = patch.width; }
-    this.modules = patch.modules;
+    this.order = patch.order; this.modules = patch.order.map((index) => patch.modules[index]);
     for (const [number, cells] of patch.columns) this.columns.set(number, cells);
     this.draw();
   }
 
   value(column, row) {
-    const cell = column && column[row];
+    const cell = column && column[this.order[row]];
     return cell ? cell[this.metric] : null;
   }
 
@@ -76,12 +78,42 @@ class HeatMap {
     const metric = ["largest output", "rms of the output", "gain"][this.metric];
     this.canvas.setAttribute("aria-label", `Heat map of the ${metric} of ${rows} modules, steps ${first} to ${last}, from ${figure(low)} to ${figure(high)}. Arrow keys read a cell.`);
     this.canvas.dataset.drawn = "yes";
+    this.drawMarks();
     this.tell();
+  }
+
+  // What was done about the run, and forecasts, as lines across all modules, where the plots above have them.
+  drawMarks() {
+    this.marks.replaceChildren();
+    this.marked = new Map();
+    if (!this.numbers || !this.numbers.length) return;
+    const count = this.numbers.length;
+    this.marks.setAttribute("viewBox", `0 0 ${count} 1`);
+    for (const [action, series] of Plots.group("run").actions) {
+      if (!FULL_HEIGHT_ACTIONS.includes(action)) continue;
+      let d = "";
+      for (const bucket of series.list()) {
+        const column = this.columnOf(bucket.first);
+        if (!this.marked.has(column)) this.marked.set(column, new Set());
+        if (!this.marked.get(column).has(action)) d += `M${column + 0.5} 0v1`;
+        this.marked.get(column).add(action);
+      }
+      for (const name of d ? ["under", `a-${action}`] : []) {
+        svgNode("path", { class: name, d, fill: "none", "vector-effect": "non-scaling-stroke", "data-action": action }, this.marks);
+      }
+    }
+  }
+
+  columnOf(step) {
+    const wanted = Math.floor(step / this.width), found = this.numbers.findIndex((number) => number >= wanted);
+    return found < 0 ? this.numbers.length - 1 : found;
   }
 
   nameRows(rows, height) {
     const every = height >= 12 ? 1 : Math.ceil(12 / height);
-    if (this.rows.childElementCount !== Math.ceil(rows / every)) {
+    const names = this.modules.join("\n");
+    if (this.named !== names) {
+      this.named = names;
       this.rows.replaceChildren();
       for (let row = 0; row < rows; row += every) {
         const name = htmlNode("div", "", undefined, this.rows);
@@ -112,7 +144,8 @@ class HeatMap {
     const number = this.at && this.numbers[x];
     if (number === undefined || number === null || !this.modules[y]) { this.read.textContent = ""; return; }
     const step = this.width > 1 ? `steps ${number * this.width}–${(number + 1) * this.width - 1}` : `step ${number}`;
-    this.read.textContent = `${this.modules[y]}, ${step}: ${figure(this.value(this.columns.get(number), y))}`;
+    const done = [...((this.marked && this.marked.get(x)) || [])].map((action) => `, ${action}`).join("");
+    this.read.textContent = `${this.modules[y]}, ${step}: ${figure(this.value(this.columns.get(number), y))}${done}`;
   }
 }
 
