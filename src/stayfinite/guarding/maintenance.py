@@ -205,7 +205,7 @@ class Maintenance:
         """What is not finite now, after all that can be repaired was, as a sentence."""
         if self._look_at_all_state():
             return None
-        left = self._bad_names()
+        left, _ = self._seen_by_all()
         return f"{listed(left)} holds NaN or Inf" if left else None
 
     def state_dict(self) -> dict[str, Any]:
