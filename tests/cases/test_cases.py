@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import pytest
 HERE = Path(__file__).parent
 BENCH = HERE.parents[1] / "bench" / "accuracy.py"
 FAILING, HEALTHY = sorted((HERE / "failing").glob("*.py")), sorted((HERE / "healthy").glob("*.py"))
+_PER_CAUSE = 1
+"""How many failing scripts of each cause are part of `make test`; all of them are part of `make test-long`."""
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the cases run in forked processes")
 
@@ -37,40 +39,60 @@ def truth_of(path: Path, *, control: bool) -> dict[str, Any]:
     return {"id": path.stem, "kind": kind, "birth_lines": lines, "accept_taxonomy": marked(text, "causes")}
 
 
-@pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, dict[str, Any]]:
-    """All scripts once, however many workers the tests run in."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "own-cases"
-    written = folder / "results.json"
-    try:
-        folder.mkdir()
-    except FileExistsError:  # another worker runs them
-        while not written.exists():
-            time.sleep(0.5)
-        return by_script(written)
-    truths = [truth_of(path, control=False) for path in FAILING]
-    truths += [truth_of(path, control=True) for path in HEALTHY]
-    for path in (*FAILING, *HEALTHY):
+def first_of_their_causes() -> list[Path]:
+    taken: Counter[str] = Counter()
+    chosen = []
+    for path in FAILING:
+        cause = (marked(path.read_text(encoding="utf-8"), "causes") or [path.stem])[0]
+        taken[cause] += 1
+        if taken[cause] <= _PER_CAUSE:
+            chosen.append(path)
+    return chosen
+
+
+QUICK = first_of_their_causes()
+FURTHER = [path for path in FAILING if path not in QUICK]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return run_all(tmp_path_factory.mktemp("own-cases"), QUICK, HEALTHY)
+
+
+@pytest.fixture(scope="module")
+def further_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return run_all(tmp_path_factory.mktemp("further-own-cases"), FURTHER, [])
+
+
+def run_all(folder: Path, failing: list[Path], healthy: list[Path]) -> dict[str, dict[str, Any]]:
+    truths = [truth_of(path, control=False) for path in failing]
+    truths += [truth_of(path, control=True) for path in healthy]
+    for path in (*failing, *healthy):
         shutil.copy(path, folder)
     (folder / "truth.jsonl").write_text("\n".join(json.dumps(truth) for truth in truths), encoding="utf-8")
-    partial = folder / "results.partial"
-    command = [sys.executable, str(BENCH), "--cases", str(folder), "--json", str(partial)]
+    written = folder / "results.json"
+    command = [sys.executable, str(BENCH), "--cases", str(folder), "--json", str(written)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not partial.exists():
-        written.write_text("[]")
+    if not written.exists():
         pytest.fail(done.stdout + done.stderr)
-    partial.rename(written)
-    return by_script(written)
+    return {result["script"]: result for result in json.loads(written.read_text())}
 
 
-def by_script(path: Path) -> dict[str, dict[str, Any]]:
-    return {result["script"]: result for result in json.loads(path.read_text())}
-
-
-@pytest.mark.parametrize("path", FAILING, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
 def test_failing_script_is_located_and_explained(path: Path, results: dict[str, dict[str, Any]]) -> None:
-    result, text = results[path.name], path.read_text(encoding="utf-8")
+    check_failing(path, results[path.name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", FURTHER, ids=lambda path: path.stem)
+def test_further_failing_script_is_located_and_explained(
+    path: Path, further_results: dict[str, dict[str, Any]]
+) -> None:
+    check_failing(path, further_results[path.name])
+
+
+def check_failing(path: Path, result: dict[str, Any]) -> None:
+    text = path.read_text(encoding="utf-8")
     assert result["problem"] is None
     assert result["right_line"], f"named line {result['lines']}"
     assert result["right_cause"], f"named {result['causes']}"

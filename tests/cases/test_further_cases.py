@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 CASES = Path(os.environ.get("STAYFINITE_CASES") or ROOT.parent / "shared" / "cases")
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the cases run in forked processes"),
     pytest.mark.skipif(not (CASES / "truth.jsonl").exists(), reason="no further cases here"),
 ]
