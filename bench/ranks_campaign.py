@@ -26,7 +26,7 @@ from typing import Any
 
 from trials.rank_schedule import RankSchedule, draw
 
-LIMIT = 180.0
+LIMIT = 400.0
 """Seconds for one schedule. It takes less than one on an idle machine; a crowded one is no hang."""
 
 
