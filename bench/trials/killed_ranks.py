@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stayfinite import Guard
 from stayfinite.recover import CheckpointError
 
-STEPS, TIMEOUT = 40, 15.0
+STEPS, TIMEOUT = 40, 30.0
 
 
 def resume(guard: Guard, folder: Path) -> None:

@@ -118,6 +118,9 @@ class Explainer:
         incident = to_incident(seen, examine(seen, only=("DST001",)), environment(self._run.device))
         incident.rank, incident.world_size = seen.rank, world_size()
         self._run.reporter.of_incident(incident, goes_on=False)
+        self.say_drift(seen)
+
+    def say_drift(self, seen: FailedStep) -> None:
         self._run.reporter.tell(
             "drift",
             f"before step {seen.step}: the weights of rank {seen.rank} are no longer those of the other ranks",

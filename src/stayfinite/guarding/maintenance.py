@@ -159,7 +159,7 @@ class Maintenance:
 
     def save(self, path: Path) -> Path:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
-        if world_size() > 1:
+        if world_size() > 1 and not self._run.ranks.alone:
             return self._save_on_ranks(path, all_must_come=False)
         self._look_at_all_state()
         seen = self._probe.look("save")
@@ -249,7 +249,7 @@ class Maintenance:
         keep = self._intervals.keep if rank() == 0 or not together else 0
 
         def save(path: Path) -> None:
-            if together and world_size() > 1:
+            if together and world_size() > 1 and not self._run.ranks.alone:
                 self._save_on_ranks(path, all_must_come=True)
             else:
                 self.save(path)

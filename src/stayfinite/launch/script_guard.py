@@ -23,6 +23,7 @@ class ScriptExplainer(Explainer):
 
     tell: Callable[[FailedStep, FailedStep | None, StepResult], None]
     tell_mended: Callable[[], None]
+    tell_drift: Callable[[FailedStep], None]
     may_repeat_in_place = False
     """The script would see it (counters, prints): a second run of it in a sandbox locates the failure instead."""
 
@@ -40,6 +41,10 @@ class ScriptExplainer(Explainer):
     def mended(self) -> None:
         super().mended()
         self.tell_mended()
+
+    def drifted(self, seen: FailedStep) -> None:
+        self.say_drift(seen)
+        self.tell_drift(seen)
 
     def conclude(self) -> None:
         """The session judges the whole run."""

@@ -63,6 +63,7 @@ class ScriptTraining:
         self.actions: dict[int, str] = {}  # by step
         self.bad_ranks: dict[int, int | None] = {}  # by step
         self.world_size, self.together = 1, False
+        self.drifts: list[FailedStep] = []  # replicas that came apart
         self.counts = Counters()
         self.obstacle: str | None = None
         self.beside: str | None = None  # what of the script is not guarded
@@ -157,6 +158,7 @@ class ScriptTraining:
             prove="off",  # when the script is over, in a process of its own
         )
         guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
+        guard.explainer.tell_drift = self.drifts.append
         self._guard, self._loop = guard, guard.loop
         self._detector.guarded = True
         self._listening.enter_context(intercept(self, optimizers, None))

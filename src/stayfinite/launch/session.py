@@ -15,6 +15,7 @@ import torch
 from stayfinite.findings import Incident, Severity
 from stayfinite.findings.incident import TRIGGERS
 from stayfinite.findings.ranking import explain
+from stayfinite.findings.rule import examine
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import Place, RunRecord, StateTensor, StepRecord
 from stayfinite.launch import state_scan
@@ -133,6 +134,9 @@ class Session:
         if not found and not cut_short:  # a second run that ended early says nothing of the whole
             found = [self._silent()]
         found += [self._incident(suspicion, handled=True) for suspicion in self.detector.suspicions.handled()]
+        for drift in self.training.drifts:
+            findings = examine(drift, only=("DST001",))
+            found.append(to_incident(drift, findings, environment(torch.device("cpu"))))
         return [incident for incident in found if incident is not None][: self.options.max_incidents]
 
     @property
@@ -148,8 +152,9 @@ class Session:
                 incident.action = training.actions[incident.step]
                 incident.rank = training.bad_ranks[incident.step] if training.world_size > 1 else 0
             elif training.world_size > 1:
-                incident.rank = self._place.rank
-        self.folder.close(keep=training.refused > 0)
+                drifted = [drift.rank for drift in training.drifts if drift.step == incident.step]
+                incident.rank = (drifted or [self._place.rank])[0]
+        self.folder.close(keep=training.refused > 0 or bool(training.drifts))
 
     def rank_report(self, incidents: list[Incident], remarks: list[str]) -> RankReport:
         """For whoever started several ranks."""

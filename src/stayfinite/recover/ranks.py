@@ -101,8 +101,19 @@ class Ranks:
     @property
     def together(self) -> bool:
         """There are other ranks, and they come to every decision."""
-        if self._ignored or world_size() == 1 or self.joined_unevenly:
-            return False
+        return not self._ignored and world_size() > 1 and not self.joined_unevenly and self._is_shared()
+
+    @property
+    def alone(self) -> bool:
+        """There are other ranks, but they do not have this guard."""
+        return world_size() > 1 and not self._is_shared()
+
+    @property
+    def key(self) -> str:
+        """The same on every rank that has this guard."""
+        return self._roll_call.key
+
+    def _is_shared(self) -> bool:
         if self._all_have_it is None:
             self._all_have_it = self._roll_call.all_came()
             if not self._all_have_it and self._tell is not None:

@@ -38,13 +38,13 @@ class RollCall:
     def __init__(self, name: str) -> None:
         """`name`: the line that makes the guard; a second one there is another."""
         _made[name] = _made.get(name, 0) + 1
-        self._key = f"stayfinite/roll/{name}/{_made[name]}"
+        self.key = f"stayfinite/roll/{name}/{_made[name]}"
 
     def all_came(self) -> bool:
         """The same answer on every rank that asks."""
         store: Any = dist.distributed_c10d._get_default_store()
-        verdict = f"{self._key}/verdict"
-        if store.add(self._key, 1) == dist.get_world_size():
+        verdict = f"{self.key}/verdict"
+        if store.add(self.key, 1) == dist.get_world_size():
             return _agreed(store, verdict, _TOGETHER)
         try:
             store.wait([verdict], timedelta(seconds=SECONDS))

@@ -17,17 +17,13 @@ import torch.distributed as dist
 from stayfinite.recover.ranks import RankLost, Ranks, rank, world_size
 
 _OTHERS_SECONDS = 20.0
-_guards = 0
 
 
 class SaveMeeting:
-    """One a guard; every rank makes its guards in the same order."""
+    """One a guard."""
 
     def __init__(self, ranks: Ranks) -> None:
-        global _guards
-        _guards += 1
-        self._ranks = ranks
-        self._prefix, self._count = f"stayfinite/guard/{_guards}/save", 0
+        self._ranks, self._count = ranks, 0
         self._alone = False  # rank 0 has waited for the others in vain
         self.absent: list[int] = []  # ranks that did not come to the last save
 
@@ -37,7 +33,10 @@ class SaveMeeting:
         if rank() == 0:
             self._set("path", str(path).encode())
             return True
-        return self._wait("path").decode() == str(path)
+        same = self._wait("path").decode() == str(path)
+        if not same:
+            self.bring({})  # it saves elsewhere, and is not missed
+        return same
 
     def bring(self, mine: dict[str, Any]) -> None:
         """What of this rank belongs into the file."""
@@ -46,7 +45,7 @@ class SaveMeeting:
         self._set(str(rank()), written.getvalue())
 
     def collect(self) -> dict[str, dict[str, Any]]:
-        """On rank 0: what the other ranks brought, by rank. One that saves alone waits for them once, and briefly."""
+        """On rank 0: what other ranks brought to this file, by rank. If it saves alone it waits once, and briefly."""
         until = time.monotonic() + (0.0 if self._alone else _OTHERS_SECONDS)
         brought: dict[str, dict[str, Any]] = {}
         self.absent = []
@@ -57,7 +56,8 @@ class SaveMeeting:
             except RankLost:
                 self.absent.append(int(other))
                 continue
-            brought[other] = torch.load(io.BytesIO(content), weights_only=True)
+            if mine := torch.load(io.BytesIO(content), weights_only=True):
+                brought[other] = mine
         self._alone = len(self.absent) == world_size() - 1
         return brought
 
@@ -84,7 +84,7 @@ class SaveMeeting:
             ) from error
 
     def _key(self, name: str) -> str:
-        return f"{self._prefix}/{self._count}/{name}"
+        return f"{self._ranks.key}/save/{self._count}/{name}"
 
     @staticmethod
     def _store() -> Any:

@@ -145,6 +145,6 @@ def _as_listener(listener: Any) -> Callable[[dict[str, Json]], None]:
         hand_over: Callable[[dict[str, Json]], None] = listener
         return hand_over
     raise TypeError(
-        "Guard(listeners=[...]) takes callables, TensorBoard writers and stayfinite.loggers; "
+        "Guard(listeners=[...]) takes callables, stayfinite.loggers or TensorBoard writers; "
         f"got a {type(listener).__name__}"
     )
