@@ -329,10 +329,6 @@ class Guard:
         self.loop.decision.settle_for_save()
         return self._maintenance.obstacle_to_saving()
 
-    def note(self, text: str) -> None:
-        """Say something in the record of the run."""
-        self._reporter.note("warning", what=text)
-
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint of your own: what the guard knows beside models, optimizers, schedulers and scaler.
 

@@ -98,7 +98,6 @@ class FrameworkGuard:
             save()
             return True
         warnings.warn(f"{what} was not written: {obstacle}", RuntimeWarning, stacklevel=3)
-        self.guard.note(f"{what} was not written: {obstacle}")
         return False
 
     def close(self) -> None:
