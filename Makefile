@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=  # the tests start hundreds of processes: none
 help:
 	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
 	@echo "make test    install, lint, types, import rules, tests"
-	@echo "make test-long     the tests that train for minutes: the five systems"
+	@echo "make test-long     the tests that take minutes: the five systems, all failing scripts"
 	@echo "make test-torch TORCH=2.6.0  the core suites with another version of torch, in an environment of its own"
 	@echo "make test-frameworks  transformers, Lightning, Accelerate, PEFT and TRL, in an environment of their own (1 GB)"
 	@echo "make test-browser  the pages in a real browser (Debian's chromium; installs it where it may)"
