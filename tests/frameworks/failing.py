@@ -109,7 +109,7 @@ class PoisonedStart(Model):
     def __init__(self) -> None:
         super().__init__()
         good = self.state_dict()
-        good["body.weight"][1, 2] = float("nan")
+        good["body.weight"][1, 2] = float("nan")  # born: poisoned_file
         self.load_state_dict(good)
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -53,11 +53,12 @@ def test_healthy(framework: str, tmp_path: Path) -> None:
     assert not [line for line in more if "arn" in line], "a warning that the script alone does not give"
 
 
-@pytest.mark.parametrize(("framework", "case"), TABLE, ids="-".join)
+@pytest.mark.parametrize(("framework", "case"), TABLE, ids=[" ".join(row) for row in TABLE])
 def test_failing(framework: str, case: str, tmp_path: Path) -> None:
     ended, incidents = _guarded(framework, case, tmp_path)
     birth = incidents[0]["birth"]
-    assert (Path(birth["file"]).name, birth["line"]) == ("failing.py", line_of(case)), ended.stderr
+    born = line_of("poisoned_file" if case == "poisoned_start" else case)  # the whole script is traced
+    assert (Path(birth["file"]).name, birth["line"]) == ("failing.py", born), ended.stderr
     weights = tmp_path / "out" / "weights.pt"
     if weights.exists() and case != "poisoned_start":
         assert all(torch.isfinite(value).all() for value in torch.load(weights).values())

@@ -56,6 +56,7 @@ class Session:
         self._has_spawned = False
         self.sign: str | None = None  # of trouble in a script that never trained
         self._state: tuple[StateTensor, ...] = ()  # what is not finite when the script is over
+        self._weights_seen = False  # the script still held what it trained
 
     def _policy(self) -> Policy | None:
         """How bad steps are refused; None if they are not: `--policy watch`, and a second run, which is traced."""
@@ -248,7 +249,7 @@ class Session:
                 "with `stayfinite run --nproc-per-node N`, or make a Guard in them."
             )
         finite = not any(tensor.owner == "parameter" for tensor in self._state)
-        yield from self.training.remarks(weights_are_finite=finite)
+        yield from self.training.remarks(weights_are_finite=self._weights_seen and finite)
 
     def _note_uncaught(self, error: BaseException) -> None:
         if isinstance(error, RankLost):
@@ -279,6 +280,9 @@ class Session:
     def _note_poisoned_state(self) -> None:
         """Weights that are bad at the end, however they became so, are a failure."""
         self._state = state_scan.scan(self.observers.optimizers, self.tracer, self.history.step)
+        self._weights_seen = any(
+            seen.optimizer() is not None for seen in self.observers.optimizers.known.values()
+        )
         trained = [t for t in self._state if t.owner in ("parameter", "optimizer state") and t.nan]
         kept = [t for t in self._state if t.owner == "average" or "running_" in t.name]
         if kept and self.detector.suspicions.outlasts():
