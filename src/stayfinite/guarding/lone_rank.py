@@ -36,7 +36,10 @@ def own_gradients(models: Iterable[nn.Module], *, in_child: bool = False) -> Ite
     """
     wrappers = [m for model in models for m in model.modules() if isinstance(m, DistributedDataParallel)]
     if not in_child:
-        wrappers = [w for w in wrappers if not w.find_unused_parameters and not w.static_graph]
+        notes = ("find_unused_parameters", "static_graph")
+        wrappers = [w for w in wrappers if not any(getattr(w, note) for note in notes)]
+        # Ranks that have joined already answer every pass, and expect all that belongs to it.
+        wrappers = [w for w in wrappers if not w._join_config.enable]
     names = ("require_backward_grad_sync", "require_forward_param_sync")
     before = [(wrapper, name, getattr(wrapper, name)) for wrapper in wrappers for name in names]
     for wrapper, name, _ in before:
