@@ -173,7 +173,8 @@ class Guarded:
                 found.register_hook(lambda _: training.at("backward"))
             return found
 
-        if self.spec.fault in ("nan rate", "bad moment") or training.lbfgs:  # it begins before it asks for a loss
+        # LBFGS begins its step before it asks for a loss.
+        if self.spec.fault in ("nan rate", "bad moment") or training.lbfgs:
             training.begin(update, micro, turn)
         self.guard.step(loss, batch=(x, w), optimizer=turn.optimizers)
 
