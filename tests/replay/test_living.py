@@ -48,7 +48,7 @@ def test_a_thread_that_is_making_tuples_is_not_disturbed() -> None:
     threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(60):
+    for _ in range(12):
         living((torch.nn.Module,))
     ended.set()
     for thread in threads:

@@ -43,6 +43,10 @@ class Heard:
         self.log.append("scaler step")
         return step()
 
+    def wants_scaler_update(self, update: Callable[[], None], *, forced: bool) -> None:
+        self.log.append("forced scaler update" if forced else "scaler update")
+        update()
+
 
 @pytest.fixture
 def model() -> nn.Module:
@@ -143,7 +147,9 @@ def test_closures_and_scalers(model: nn.Module) -> None:
         scaler.scale(model(torch.ones(3, 2)).sum()).backward()
         scaler.step(sgd)
         scaler.update()
-    assert heard.log[:2] == ["backward", "scaler step"]
+        scaler.update(new_scale=4.0)
+    assert heard.log == ["backward", "scaler step", "step", "scaler update", "forced scaler update"]
+    assert scaler.get_scale() == 4.0
 
 
 def test_a_wrapper_somebody_else_puts_on_later_is_left(model: nn.Module) -> None:
