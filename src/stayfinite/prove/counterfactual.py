@@ -205,7 +205,8 @@ class Counterfactual:
             self._next(following, depth + 1)
             if any(done.tried.proved for done in self._done[found:]):
                 return
-        verdict = "proved" if self._works(stage, result) else "failed"
+        stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
+        verdict = "proved" if self._works(stage, result) and not stuck else "failed"
         if verdict == "proved" and moved is not None and moved > _MOVES_TOO_MUCH:
             verdict = "distorts"
         tried = Tried(
@@ -289,9 +290,7 @@ class Counterfactual:
             later = result.failures[0].step - stage.step.step
             when = f", {later} steps later" if later > 0 else ""
             return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
-        if not result.applied and stage.result.applied:
-            return "no update was made any more"
-        return ""
+        return "no update was made any more"
 
     def _judge_gradients(self) -> None:
         """A remedy that cuts the failing sample off loses where another one lets it learn."""

@@ -17,6 +17,7 @@ class SkippedStep(Remedy):
     kinds = frozenset({Kind.CAME_IN, Kind.GROWN, Kind.POWER_OVERFLOW, Kind.UNKNOWN})
     rank = 7
     universal = True
+    leaves_steps_out = True
 
     def fits(self, case: Case) -> bool:
         return case.kind in self.kinds and case.step.trigger != "gradient"
