@@ -273,7 +273,10 @@ class Session:
             evidence = replace(evidence, step=self.history.step, run=run)
             self.detector.suspicions.add(Suspicion("exception", self.history.step, evidence))
             return
-        evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
+        largest = state_scan.largest_weight(self.tracer) if isinstance(error, OverflowError) else None
+        evidence = FailedStep(
+            self.history.step, "forward", "exception", failure=failure, largest_weight=largest
+        )
         if explain(evidence):  # no bad value, but a rule knows the error
             self.detector.suspicions.add(Suspicion("exception", self.history.step, evidence))
 

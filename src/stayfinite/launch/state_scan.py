@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from stayfinite.findings.subjects.failed_step import LargestWeight
 from stayfinite.findings.subjects.run_record import Place, StateTensor
 from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.replay import Tracer
@@ -67,6 +68,19 @@ def _bad(owner: str, name: str, tensor: torch.Tensor, tracer: Tracer, step: int)
         place=Place(site.file, site.line, site.source) if site is not None else Place(),
         dtype=str(tensor.dtype).removeprefix("torch."),
     )
+
+
+def largest_weight(tracer: Tracer) -> LargestWeight | None:
+    """The largest parameter of all models there are."""
+    found: LargestWeight | None = None
+    for name, parameter in (pair for model in living_models() for pair in model.named_parameters()):
+        if not measurable(parameter) or not math.isfinite(size := magnitude(parameter)):
+            continue
+        if found is None or size > found.magnitude:
+            site = tracer.written_at(parameter)
+            place = Place(site.file, site.line, site.source) if site is not None else Place()
+            found = LargestWeight(name, size, place)
+    return found
 
 
 def trained_parameters(optimizers: OptimizerObserver) -> dict[torch.Tensor, str]:

@@ -282,7 +282,7 @@ class Counterfactual:
         if result.ended != "finished":
             return f"the run {result.ended}"
         if result.error is not None:
-            return f"it raised {result.error}"
+            return f"it raised {result.error.splitlines()[0][:120]}"
         if result.failures:
             judged = result.failures[0].judged
             at = judged[0].birth.birth.line if judged else None

@@ -1,4 +1,4 @@
-# causes: SECONDARY_ERROR LR_DIVERGENCE
+# causes: LR_DIVERGENCE
 # exit: 1
 """A hand-written update at an absurd rate; the log line raises before any tensor is NaN."""
 
@@ -18,9 +18,9 @@ for step in range(40):
     loss.backward()
     with torch.no_grad():
         for p in net.parameters():
-            p.add_(p.grad, alpha=-lr)
+            p.add_(p.grad, alpha=-lr)  # birth
     total += loss.item()
     if step % 5 == 4:
         mean = total / 5
-        print(f"step {step} loss {mean:.2f} ppl {math.exp(mean):.1f}")  # birth
+        print(f"step {step} loss {mean:.2f} ppl {math.exp(mean):.1f}")
         total = 0.0

@@ -39,6 +39,15 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
+class LargestWeight:
+    """The parameter with the largest magnitude of all, and the line that wrote it last."""
+
+    name: str
+    magnitude: float
+    written: Place
+
+
+@dataclass(frozen=True, slots=True)
 class FailedStep:
     """What a rule decides from: `class LogOfZero(Rule[FailedStep])`, `check(step) -> Iterator[Finding]`.
 
@@ -89,6 +98,7 @@ class FailedStep:
     norm_overflowed: bool = False  # every gradient is finite, their norm is not
     largest_gradient: tuple[str, float] | None = None  # of such a step: the parameter, the largest magnitude
     batch_absmax: float | None = None  # of such a step: the largest magnitude in the batch
+    largest_weight: LargestWeight | None = None  # of a run that an error of python's arithmetic has ended
     settings: tuple[
         str, ...
     ] = ()  # of the optimizer, that are not finite: "the learning rate of group 0 of SGD is nan"

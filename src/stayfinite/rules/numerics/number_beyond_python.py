@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import only_an_error, told_by_error
 
+_ENORMOUS = 1e4
+"""No weight of a training that goes well is this large."""
 _TEXTS = ("math range error", "Numerical result out of range")
 
 
@@ -19,7 +21,8 @@ class NumberBeyondPython(Rule[FailedStep]):
 
     ## Why it is bad
     It is the printing that fails, not the training: the perplexity `math.exp(loss)` overflows as soon as the loss is
-    beyond 709. The loss is still finite then, but a run whose loss is that large had diverged before.
+    beyond 709. The loss is still finite then, but a run whose loss is that large had diverged before. Where a weight is
+    enormous too, the line that wrote it last is named: an update at a learning rate that is far too high.
 
     ## Example
     `math.exp(cur_loss)` in a log line, after an update at a learning rate that was far too high
@@ -43,6 +46,19 @@ class NumberBeyondPython(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         failure = only_an_error(subject)
         if failure is None or failure.kind != "OverflowError" or not any(t in failure.text for t in _TEXTS):
+            return
+        weight = subject.largest_weight
+        if weight is not None and weight.magnitude > _ENORMOUS and weight.written.line:
+            line = weight.written.line
+            yield self.finding(
+                f"{weight.name} holds values up to {weight.magnitude:.3g}: the update at line {line} moved it there; "
+                f"then python could not hold a number that line {failure.place.line} computes",
+                fix=f"lower the learning rate of the update at line {line}; a usual one is between 1e-5 and 1",
+                evidence={"parameter": weight.name, "magnitude": weight.magnitude, "error": failure.text},
+                place=weight.written,
+                depth=Depth.BIRTH,
+                cause="LR_DIVERGENCE",
+            )
             return
         yield self.finding(
             f"python cannot hold a number that line {failure.place.line} computes; no tensor was NaN or Inf, so a "
