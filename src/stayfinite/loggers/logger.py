@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from stayfinite.findings import Json
@@ -10,7 +11,7 @@ from stayfinite.findings import Json
 PREFIX = "stayfinite/"
 
 
-class Logger:
+class Logger(ABC):
     """Opened with the first line, so that ranks without one open nothing. Subclasses write numbers and events."""
 
     def __call__(self, line: Mapping[str, Json]) -> None:
@@ -31,12 +32,15 @@ class Logger:
             )
             self.happened(step, kind, text)
 
+    @abstractmethod
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        raise NotImplementedError
+        """The numbers of a step, by name."""
 
+    @abstractmethod
     def happened(self, step: int, kind: str, text: str) -> None:
-        raise NotImplementedError
+        """What happened at a step, and what the run said of it."""
 
+    @abstractmethod
     def close(self) -> None:
         """The run is over."""
 

@@ -157,6 +157,23 @@ def test_a_rate_from_the_checkpoint(load: LoadEvent, found: bool) -> None:
     assert (causes(within(COMPLETE, loads=(load,))) == ["RESUME_LR"]) is found
 
 
+def test_a_rate_from_the_checkpoint_that_no_update_has_used_is_not_blamed() -> None:
+    load = LoadEvent("optimizer", HERE, 0, lr_before=1e-4, lr_after=0.1, lr_used=0.1)
+    failed = FailedStep(0, "forward", "loss", RunRecord(loads=(load,)), births=(birth("log", "math"),))
+    assert "RESUME_LR" not in causes(failed)
+    assert "RESUME_LR" in causes(replace(failed, step=3))
+
+
+@pytest.mark.parametrize(("file", "is_batch"), [("train.py", False), ("other.py", True)])
+def test_what_came_in_with_a_checkpoint_is_no_batch(file: str, is_batch: bool) -> None:
+    load = LoadEvent("module", Place(file, 7, "load()"), 0, nonfinite=("w",))
+    came_in = replace(
+        birth("copy_", "outside"), birth=replace(birth("copy_", "outside").birth, nan=1, kind="nan")
+    )
+    found = causes(FailedStep(0, "forward", "loss", RunRecord(loads=(load,)), births=(came_in,)))
+    assert found[0] == "CHECKPOINT_CORRUPT" and ("DATA_NONFINITE" in found) is is_batch
+
+
 def test_under_a_schedule_a_decayed_rate_is_what_a_resume_should_bring() -> None:
     load = LoadEvent("optimizer", HERE, 0, lr_before=0.1, lr_after=0.01, lr_used=0.01)
     schedule = SchedulerFacts("StepLR", 0, 20, (0.01, 0.001), False, False)

@@ -47,7 +47,8 @@ class BatchNotFinite(Rule[FailedStep]):
             if born.how.word in ("parameter", "buffer", "state", "gradient"):
                 continue
             shown = born.birth.birth
-            if any(load.nonfinite and load.place.line == shown.line for load in subject.run.loads):
+            loaded = [(load.place.file, load.place.line) for load in subject.run.loads if load.nonfinite]
+            if (shown.file, shown.line) in loaded:
                 continue  # it came in with a checkpoint, which is no batch
             named = next((held.summary.name for held in subject.batch if not held.finite), None)
             samples = f" in samples {list(shown.samples[:5])}" if shown.samples else ""
