@@ -227,7 +227,7 @@ class Guard:
         if outcome is not None:
             if outcome.trouble is None:
                 outcome = self._owner.apply(outcome)
-            if outcome.trouble is None:
+            if outcome.trouble is None and not self._sync:
                 self._deferred.made(attempt)
             return self._follow(self._end(outcome), optimizers)
         self._deferred.make(attempt, self._owner.clip)

@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
 
 def is_sharded(tensor: Tensor) -> bool:
     """A DTensor: fully_shard, tensor parallelism. Asked by what it can do, so that nothing has to be imported."""
+    if type(tensor) in _PLAIN:
+        return False
     return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
 
 

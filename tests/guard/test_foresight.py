@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,6 +19,12 @@ from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings.subjects.outlook import VitalSample
 from stayfinite.guarding.foresight import Foresight
 from stayfinite.watch.vitals.vitals import Vitals
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled() -> None:
+    """Another test of this process may have compiled something, and softmax is not listened to from then on."""
+    torch._dynamo.utils.counters.clear()
 
 
 class Net(nn.Module):

@@ -101,6 +101,23 @@ def test_a_failure_that_does_not_come_again_is_said_to_be_one(tmp_path: Path, sa
     assert "RUN013" in said
 
 
+def test_state_that_only_the_second_run_spoilt_is_no_finding(tmp_path: Path, sandbox: None) -> None:
+    """The first run refused the step; the second one makes its update, in the sandbox."""
+    spoilt = """
+        class Spoilt(nn.Linear):
+            def __init__(self, *sizes):
+                super().__init__(*sizes)
+                self.load_state_dict({"weight": torch.full((1, 4), float("nan")), "bias": torch.zeros(1)})
+        nn.Linear = Spoilt
+        torch.optim.SGD = torch.optim.Adam
+    """
+    incident, _ = run(tmp_path, spoilt, bad="")
+    findings = incident["findings"]
+    assert findings[0]["code"] == "STA032"
+    told = [t for f in findings for t in f["evidence"].get("tensors", []) if isinstance(t, dict)]
+    assert {t["name"] for t in told if "owner" in t} <= {"weight"}
+
+
 def test_without_a_sandbox_there_is_none_unless_allowed(tmp_path: Path) -> None:
     before = "open('runs.txt', 'a').write('x')"
     incident, said = run(tmp_path, before, STAYFINITE_SANDBOX="none")

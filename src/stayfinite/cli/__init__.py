@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-import click
+from stayfinite.sandbox import hash_seed
 
-import stayfinite
+hash_seed.pin()  # `stayfinite run` starts itself anew: nothing else is loaded before it does
+
+import click  # noqa: E402
+
+import stayfinite  # noqa: E402
 
 
 class _Commands(click.Group):

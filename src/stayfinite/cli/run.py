@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ import click
 from stayfinite.cli._drill import CommandWithDrill, drill_and_leave
 from stayfinite.cli._report_file import check_output
 from stayfinite.findings import Incident
-from stayfinite.sandbox import hash_seed
 
 
 @click.command(
@@ -151,9 +151,8 @@ def command(
         raise click.UsageError("--policy watch lets bad steps happen: there is nothing to drill.")
     if drill is not None and ranks is not None:
         raise click.UsageError("--drill tries one process; it cannot be combined with --nproc-per-node.")
-    if locate != "off" and drill is None and ranks is None:
-        hash_seed.pin()
     try:
+        gc.disable()  # going through torch's million objects again and again takes longer than loading
         from stayfinite import launch
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
@@ -161,6 +160,8 @@ def command(
         raise click.ClickException(
             "`stayfinite run` needs PyTorch: pip install 'stayfinite[torch]'"
         ) from missing
+    finally:
+        gc.enable()
     options = launch.Options(
         target=target,
         arguments=arguments,

@@ -176,7 +176,7 @@ class StepOwner:
         attempt, clip = outcome.attempt, self.clip
         if clip is not None:
             self._clip(attempt, clip)
-        attempt.copied = self._is_risky(attempt.group) or (
+        attempt.copied = self._is_risky(attempt) or (
             clip is None and outcome.verdict.grad_norm > _DANGEROUS_NORM
         )
         if attempt.copied:
@@ -207,7 +207,7 @@ class StepOwner:
         if attempt.copied and self._run.ranks.any(not self._run.health.after_update()):
             return replace(outcome, trouble="update")
         self._stepped.update(id(optimizer) for optimizer in attempt.optimizers)
-        if attempt.copied and not self._is_risky(attempt.group):
+        if attempt.copied and not self._is_risky(attempt):
             self._recovery.transaction.drop_copy(attempt.group)
         return outcome
 
@@ -227,14 +227,16 @@ class StepOwner:
             )
         self.abandon(attempt.group)
 
-    def _is_risky(self, optimizers: Sequence[Optimizer]) -> bool:
+    def _is_risky(self, attempt: Attempt) -> bool:
         """An update may be bad in itself, or break off; the first, which makes the optimizer's state, always may."""
+        later = [each for each in attempt.group if each not in attempt.optimizers]
         return (
             self._audit.optimizer_is_risky
             or any(
-                id(optimizer) not in self._stepped or update_may_break(optimizer) for optimizer in optimizers
+                id(optimizer) not in self._stepped or update_may_break(optimizer)
+                for optimizer in attempt.group
             )
-            or bool(bad_settings(list(optimizers)))  # of one whose turn comes later
+            or bool(attempt.bad_settings or bad_settings(later))
         )
 
     @property

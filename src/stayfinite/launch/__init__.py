@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -75,6 +76,7 @@ def run(options: Options, report: Callable[[list[Incident], list[str], list[Path
     session.start()
     if observed is not None:
         start.watch_files(options.target, options.arguments)
+    gc.freeze()  # what is there now is not the script's: nobody need go through it again to find its models
     outcome = run_as_main(options.target, options.arguments, module=options.module)
     finish(outcome)
     if outcome.interrupted:
@@ -108,7 +110,7 @@ def _conclude(
     if found.incidents or session.needs_second_run:
         remarks += found.remarks
     if found.incidents:
-        return found.incidents, remarks
+        return second_run.without_its_own_state(found.incidents, session.bad_state), remarks
     reproduced = False if found.reached else None
     return [*session.unlocated(found.reason, reproduced=reproduced), *incidents], remarks
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings import Incident
+from stayfinite.findings import Finding, Incident
 from stayfinite.launch import beginning as beginnings
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
@@ -120,6 +120,27 @@ def run_again(
         again = _run(options, beginning, failure, 0, end, kind)
         found = again if again.incidents else found
     return found
+
+
+def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, str]]) -> list[Incident]:
+    """Nothing is refused in a second run: state that went bad there and not in the first one is no finding of the run.
+
+    The cause itself stays, whatever it is about.
+    """
+    for incident in incidents:
+        incident.findings[1:] = [
+            finding for finding in incident.findings[1:] if _state_of(finding) <= bad_state
+        ]
+    return incidents
+
+
+def _state_of(finding: Finding) -> set[tuple[str, str]]:
+    """Owner and name of the state that it is about."""
+    tensors = finding.evidence.get("tensors")
+    told = tensors if isinstance(tensors, (list, tuple)) else ()
+    return {
+        (tensor["owner"], tensor["name"]) for tensor in told if isinstance(tensor, dict) and "owner" in tensor
+    }
 
 
 def sandbox_kind(options: Options) -> Kind:

@@ -141,6 +141,11 @@ class Session:
         return [incident for incident in found if incident is not None][: self.options.max_incidents]
 
     @property
+    def bad_state(self) -> set[tuple[str, str]]:
+        """What is not finite at the end: its owner (parameter, buffer, optimizer state, average), and its name."""
+        return {(tensor.owner, tensor.name) for tensor in self._state}
+
+    @property
     def _has_trained(self) -> bool:
         return any(seen.steps for seen in self.observers.optimizers.known.values())
 

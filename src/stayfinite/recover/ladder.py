@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 from stayfinite.recover.policy import Action, Policy
 
@@ -29,19 +29,20 @@ class Counters:
         return (self.applied - self.rolled_back) / self.steps if self.steps else 1.0
 
     def to_dict(self) -> dict[str, int]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in _COUNTED}
 
     def add(self, others: Counters) -> None:
         """Count what another part of the same run counted."""
-        for name, count in asdict(others).items():
+        for name, count in others.to_dict().items():
             setattr(self, name, getattr(self, name) + count)
 
     def load(self, saved: dict[str, int]) -> None:
         """Go on counting where a saved run was."""
-        for name in asdict(self):
+        for name in _COUNTED:
             setattr(self, name, saved.get(name, 0))
 
 
+_COUNTED = tuple(field.name for field in fields(Counters))
 _THE_ONLY_ONE = (0,)
 
 

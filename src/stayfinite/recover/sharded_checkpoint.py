@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as torch_checkpoint
 from torch import Tensor
 
 from stayfinite.recover import checkpoint
@@ -26,7 +25,12 @@ from stayfinite.shards import is_sharded
 INDEX = "stayfinite.pt"
 _SHARD = "stayfinite shard"
 _PIECE = 1 << 22
-_DCP: Any = torch_checkpoint
+
+
+def _torch_checkpoint() -> Any:
+    import torch.distributed.checkpoint  # loads sympy: half a second that only sharded runs pay
+
+    return torch.distributed.checkpoint
 
 
 def is_sharded_checkpoint(path: Path) -> bool:
@@ -40,7 +44,9 @@ def write(path: Path, payload: dict[str, Any], ranks: Ranks) -> None:
     _agree(ranks, path, lambda: _clear(beside) if rank() == 0 else None)
 
     def save_shards() -> list[str]:
-        _DCP.save(shards, checkpoint_id=beside, process_group=ranks.group, no_dist=world_size() == 1)
+        _torch_checkpoint().save(
+            shards, checkpoint_id=beside, process_group=ranks.group, no_dist=world_size() == 1
+        )
         own = [file for number, file in enumerate(_files(beside)) if number % world_size() == rank()]
         return [f"{file.relative_to(beside)}\n{_checksum(file, sync=True)}" for file in own]
 
@@ -73,7 +79,9 @@ def read(path: Path, state: TrainingState, ranks: Ranks) -> dict[str, Any]:
         templates = _templates(payload, state)
         wanted = {key: torch.empty_like(like.detach(), dtype=dtype) for key, like, dtype in templates}
         if wanted:
-            _DCP.load(wanted, checkpoint_id=folder, process_group=ranks.group, no_dist=world_size() == 1)
+            _torch_checkpoint().load(
+                wanted, checkpoint_id=folder, process_group=ranks.group, no_dist=world_size() == 1
+            )
         _put_shards(payload, wanted)
 
     _agree(ranks, path, load)

@@ -98,6 +98,8 @@ class TrainingState:
 
     def averages_of(self, optimizers: Sequence[Optimizer]) -> list[tuple[nn.Module, nn.Module]]:
         """(average, model) of every model that these optimizers train."""
+        if not self.averages:
+            return []
         held = {
             id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def pin() -> None:
     chosen = _PYTHONS in os.environ or not sys.flags.hash_randomization
     if chosen or not _is_command() or os.environ.get("WORLD_SIZE", "1") != "1":
         return
-    seed = str(secrets.randbelow(2**32))
+    seed = str(int.from_bytes(os.urandom(4), "little"))
     os.execve(sys.executable, sys.orig_argv, {**os.environ, _OURS: seed, _PYTHONS: seed})
 
 

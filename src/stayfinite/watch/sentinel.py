@@ -15,10 +15,20 @@ from stayfinite.watch.finite import peak
 class Reading:
     """The gradients of one step and their norms, as tensors on the device."""
 
-    def __init__(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
-        self.names = list(names)
+    def __init__(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor], names: Mapping[Tensor, str]
+    ) -> None:
+        self._parameters, self._names = parameters, names
         self.gradients = list(gradients)
+        kinds = {(type(g), g.layout, g.dtype, g.device) for g in gradients}
+        self._alike = len(kinds) == 1 and next(iter(kinds))[:2] == (Tensor, torch.strided)
+        self.is_half = any(dtype in (torch.float16, torch.bfloat16) for _, _, dtype, _ in kinds)
         self._norm_of_all: Tensor | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, one for each gradient."""
+        return [self._names.get(parameter, "?") for parameter in self._parameters]
 
     @property
     def as_torch_has_it(self) -> Tensor:
@@ -48,13 +58,14 @@ class Reading:
         """The total norm, by the same operations in the same order as torch's clip_grad_norm_: same bits."""
         if not self.gradients:
             return torch.zeros(())
+        if self._alike:
+            return _norm_of_norms(torch._foreach_norm(self.gradients, 2.0, dtype))
         parts = _by_mesh(self.gradients)
         if len(parts) == 1:
             return self._norm_of(parts[0], dtype)
         # Sharded and plain gradients in one model: torch takes no norm of them together.
         norms = [whole(self._norm_of(part, dtype)) for part in parts]
-        total: Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]), 2.0)
-        return total
+        return _norm_of_norms([norm.to(norms[0].device) for norm in norms])
 
     @staticmethod
     def _norm_of(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
@@ -68,16 +79,11 @@ class Reading:
             if gradient.layout is not torch.strided:
                 norms.append(torch.linalg.vector_norm(_values(gradient), 2.0, dtype=dtype))
         device = gradients[0].device
-        total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), 2.0)
-        return total
+        return _norm_of_norms([norm.to(device) for norm in norms])
 
     def norm_in_float32(self) -> Tensor:
         """For half gradients: their norm may exceed 65504 although each of them is finite."""
         return whole(self._norm(torch.float32))
-
-    @property
-    def is_half(self) -> bool:
-        return any(g.dtype in (torch.float16, torch.bfloat16) for g in self.gradients)
 
     @torch.no_grad()
     def clip(self, max_norm: float, total: Tensor | None = None) -> None:
@@ -86,6 +92,9 @@ class Reading:
             return
         norm = self.total if total is None else total
         coefficient = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        if self._alike:
+            torch._foreach_mul_(self.gradients, coefficient.to(self.gradients[0].device))
+            return
         dense = [local(g) for g in self.gradients if g.layout is torch.strided]
         if dense:
             groups = _group_tensors_by_device_and_dtype([dense])  # type: ignore[list-item]
@@ -109,8 +118,16 @@ class Reading:
 
 def read(parameters: Sequence[Tensor], names: Mapping[Tensor, str]) -> Reading:
     """One pass over the gradients that exist; parameters without one (frozen, unused) do not count."""
-    having = [p for p in parameters if p.grad is not None]
-    return Reading([names.get(p, "?") for p in having], [p.grad for p in having if p.grad is not None])
+    gradients = [p.grad for p in parameters]
+    found = [g for g in gradients if g is not None]
+    if len(found) < len(parameters):
+        parameters = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    return Reading(parameters, found, names)
+
+
+def _norm_of_norms(norms: Sequence[Tensor]) -> Tensor:
+    total: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)), 2.0)
+    return total
 
 
 def _values(gradient: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ def judge(state: SpikeState, value: float) -> Spike | None:
     """Is this value a spike?"""
     if len(state.values) < WARM_UP or not math.isfinite(value) or value <= max(state.values):
         return None  # the ordinary case, decided without any statistics
+    if 0 < value <= state.factor * min(state.values):
+        return None  # the largest so far, but no jump
     typical = median(state.values)
     if min(state.values) >= 0:
         known = [math.log(v) for v in state.values if v > 0]
