@@ -142,8 +142,12 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "momentum fused": lambda p: optim.SGD(p, 0.05, momentum=0.9, fused=True),
     "adam fused": lambda p: optim.Adam(p, 0.02, fused=True),
     "adamw fused": lambda p: optim.AdamW(p, 0.02, amsgrad=True, fused=True),
-    "adagrad fused": lambda p: optim.Adagrad(p, 0.05, fused=True),
 }
+_ADAGRAD = optim.Adagrad([torch.zeros(1, requires_grad=True)], fused=True)
+if getattr(
+    _ADAGRAD, "_step_supports_amp_scaling", False
+):  # of torch 2.6 it cannot skip an update on the device
+    OPTIMIZERS["adagrad fused"] = lambda p: optim.Adagrad(p, 0.05, fused=True)
 TAKE_SPARSE = ("sgd", "momentum", "adagrad")
 
 # -- schedules, averages

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.distributed as dist
+
+from guard.cpu_shards import Reports, runnable
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("rank_tasks.py")
@@ -19,11 +20,11 @@ TASKS = [
     *("ddp save", "ddp resume", "shard save", "shard resume", "ddp own", "ddp bad", "shard bad", "ddp alone"),
     *("ddp drift", "plain drift", "ddp count", "shard count", "shard count clip"),
 ]
-Reports = dict[str, list[dict[str, Any]]]
 
 
 def reports_of(ranks: int, folder: Path, tasks: list[str]) -> Reports:
     """What every rank says of every task, from one set of processes."""
+    tasks = runnable(tasks)
     children = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), str(rank), str(ranks), str(folder), *tasks],
@@ -42,7 +43,7 @@ def reports_of(ranks: int, folder: Path, tasks: list[str]) -> Reports:
             ended.append((child.communicate()[0], "it waited for the other rank for ever"))
     said = [[json.loads(line) for line in output.splitlines()] for output, _ in ended]
     assert [len(lines) for lines in said] == [len(tasks)] * ranks, [errors[-2000:] for _, errors in ended]
-    return {task: [lines[number] for lines in said] for number, task in enumerate(tasks)}
+    return Reports({task: [lines[number] for lines in said] for number, task in enumerate(tasks)})
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def test_a_resumed_run_ends_in_the_same_bits(reports: Reports, parallel: str) ->
 
 
 def test_one_file_one_folder_and_nothing_beside_them(reports: Reports, folder: Path) -> None:
+    assert reports["shard save"]
     names = {path.name for path in folder.iterdir() if not path.name.startswith(("run ", "store"))}
     assert names == {"replicas.pt", "shards", "own-0.pt", "own-1.pt", "alone.pt"}
     assert {"stayfinite.pt", ".metadata"} < {path.name for path in (folder / "shards").iterdir()}
@@ -98,6 +100,7 @@ def test_a_damaged_shard_is_found_before_anything_is_loaded(
     from stayfinite import Guard
     from stayfinite.recover import CheckpointError
 
+    assert reports["shard save"]
     shutil.copytree(folder / "shards", tmp_path / "shards")
     shard = tmp_path / "shards" / "__1_0.distcp"
     content = bytearray(shard.read_bytes())

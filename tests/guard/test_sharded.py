@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from guard.cpu_shards import Reports, runnable
 from guard.sharded_ranks import BAD_RANK, BAD_STEP
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("sharded_ranks.py")
-TRAININGS = [
+TRAININGS = runnable(
     f"{parallel} {how}"
     for parallel, faults in (("shard", ["nan"]), ("join", ["nan", "late"]))
     for how in (
@@ -24,11 +25,11 @@ TRAININGS = [
         "watch",
         *(f"{way} {fault}" for way in ("step", "watch") for fault in faults),
     )
-]
+)
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Both ranks' reports of every training, from one pair of processes."""
     folder = tmp_path_factory.mktemp("sharded")
     children = [
@@ -49,7 +50,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
             ended.append((child.communicate()[0], "it waited for the other rank for ever"))
     zero, one = ([json.loads(line) for line in output.splitlines()] for output, _ in ended)
     assert len(zero) == len(one) == len(TRAININGS), [errors[-2000:] for _, errors in ended]
-    return {name: [zero[index], one[index]] for index, name in enumerate(TRAININGS)}
+    return Reports({name: [zero[index], one[index]] for index, name in enumerate(TRAININGS)})
 
 
 @pytest.mark.parametrize("parallel", ["shard", "join"])

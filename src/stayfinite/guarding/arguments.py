@@ -74,13 +74,16 @@ def _check_optimizer(optimizer: Optimizer, state: TrainingState, sync: bool) -> 
             f"none of the parameters in {type(optimizer).__name__} belongs to the model: it is an optimizer of "
             "another model, or the model was rebuilt (moved, wrapped, deep-copied) after the optimizer was made"
         )
-    if not sync and not (
-        getattr(optimizer, "_step_supports_amp_scaling", False)
-        and all(group.get("fused") for group in optimizer.param_groups)
-    ):
+    fused = all(group.get("fused") for group in optimizer.param_groups)
+    if not sync and not (fused and getattr(optimizer, "_step_supports_amp_scaling", False)):
+        kind = type(optimizer).__name__
+        instead = (
+            f"{kind} of torch {torch.__version__} cannot;"
+            if fused
+            else f"make it {kind}(..., fused=True), or"
+        )
         raise ValueError(
-            f"Guard(sync=False) needs fused optimizers, which can skip on the device; make it "
-            f"{type(optimizer).__name__}(..., fused=True), or leave sync=True"
+            f"Guard(sync=False) needs fused optimizers, which can skip on the device; {instead} leave sync=True"
         )
 
 
