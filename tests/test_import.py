@@ -75,6 +75,12 @@ def test_the_guard_imports_torch() -> None:
     assert "torch" in loaded_by("from stayfinite import Guard")
 
 
+def test_a_run_loads_nothing_large_beside_torch() -> None:
+    """`stayfinite run` starts as fast as python: sympy alone, which checkpoints of shards load, is half a second."""
+    assert "sympy" not in loaded_by("import stayfinite.launch")
+    assert "sympy" in loaded_by("import torch.distributed.checkpoint")
+
+
 @pytest.mark.parametrize("name", ["Guard", "StepResult", "Policy", "RunStopped"])
 def test_without_torch_the_message_says_what_to_install(name: str) -> None:
     result = python(f"{NO_TORCH}\nfrom stayfinite import {name}")

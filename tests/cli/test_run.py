@@ -71,6 +71,19 @@ def test_a_healthy_script_is_left_as_it_is(tmp_path: Path) -> None:
     assert incidents(tmp_path / "out.json") == []
 
 
+def test_the_interpreter_is_as_python_has_it(tmp_path: Path) -> None:
+    """run loads torch without collecting garbage, and starts itself anew to know the seed of hashes."""
+    source = """
+        import gc, os, sys
+        print(gc.isenabled(), gc.get_threshold(), sys.flags.hash_randomization)
+        print(sorted(name for name in os.environ if "HASH" in name or name.startswith("STAYFINITE")))
+    """
+    path = script(tmp_path, source)
+    plain = subprocess.run([sys.executable, path.name], cwd=tmp_path, capture_output=True, text=True)
+    watched = run(path.name, cwd=tmp_path)
+    assert watched.stdout == plain.stdout and watched.returncode == 0, watched.stderr
+
+
 FAILING = """
     import random
     import sys
