@@ -32,25 +32,33 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def kill_after(nursery: subprocess.Popen[str], folder: Path, seconds: float) -> None:
-    """Start a child, let it save for so long, kill it."""
+def kill_after(nursery: subprocess.Popen[str], folder: Path, seconds: float, *, in_a_write: bool) -> None:
+    """Start a child, let it save for so long, kill it; then and there, or as soon as a file is half written."""
     assert nursery.stdin is not None and nursery.stdout is not None
     nursery.stdin.write(f"{folder}\n")
     said = {nursery.stdout.readline().strip() for _ in range(2)}
     assert "saving" in said
     (child,) = (int(word) for word in said - {"saving"})
     time.sleep(seconds)
+    patience = time.monotonic() + 5
+    while in_a_write and time.monotonic() < patience and not half_written(folder):
+        pass
     os.kill(child, signal.SIGKILL)
     assert nursery.stdout.readline().strip() == "ended"
+
+
+def half_written(folder: Path) -> list[Path]:
+    return list((folder / "snapshots").glob(".*.tmp"))
 
 
 def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess.Popen[str]) -> None:
     rng = random.Random(20)
     snapshots = tmp_path / "snapshots"
     newest_step, in_the_middle = 0, 0
-    for _ in range(KILLS):
-        kill_after(nursery, tmp_path, rng.uniform(0.05, 0.6))
-        left_over = list(snapshots.glob(".*.tmp"))
+    for number in range(KILLS):
+        for left_over in half_written(tmp_path):
+            left_over.unlink()
+        kill_after(nursery, tmp_path, rng.uniform(0.05, 0.6), in_a_write=number % 4 == 3)
         for path in numbered(snapshots):
             payload = read(path)
             assert verify(payload).bad_tensors == []
@@ -62,7 +70,7 @@ def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess
             step = read(checkpoints[-1])["step"]
             assert step >= newest_step
             newest_step = step
-        in_the_middle += bool(left_over)
+        in_the_middle += bool(half_written(tmp_path))
     assert newest_step > KILLS, "the run gets on in spite of the kills"
     assert in_the_middle, "some kills hit the middle of a write"
 
