@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from stayfinite.findings.subjects.source_file import NamedConstant, SourceFile
-from stayfinite.readers.source.index import Index, index
+from stayfinite.readers.source.index import Index, index, updates_only
 from stayfinite.readers.source.names import dotted, imports
 from stayfinite.readers.source.statements import Executor
 from stayfinite.readers.source.suppressions import suppressions
@@ -77,7 +77,7 @@ def read_tree(tree: ast.Module, text: str, path: str) -> SourceFile:
         return source  # the rules speak of torch alone
     try:
         nodes = index(tree)
-        source.constants = _constants(nodes)
+        source.constants = [] if updates_only(nodes.classes) else _constants(nodes)
         executor = Executor(lines, imports(nodes.imports))
         executor.follow(nodes, tests_finite="finite" in text or "isnan" in text)
         source.operations = executor.sight.operations
