@@ -84,7 +84,7 @@ def main() -> int:
         print(f"{truth['id']:<40}{verdict:<18}{shown}{fixed}")
     share, median = found / max(len(others), 1), statistics.median(others or [0])
     print(
-        f"the true line in {found} of {len(others)} ({share:.0%}; the bar is {FOUND:.0%}), other lines a file: {median:g} "
+        f"the true line in {found} of {len(others)} ({share:.0%}; the bar is {FOUND:.0%}), other lines: {median:g} "
         f"at the median, {statistics.mean(others or [0]):.1f} on average; {false} findings on controls and fixed lines"
     )
     return 0 if share >= FOUND and median <= OTHERS and not false else 1
