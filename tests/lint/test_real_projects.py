@@ -140,3 +140,19 @@ def test_a_branch_is_looked_at_where_it_is_not_taken(tmp_path: Path) -> None:
         text.format("torch.where(x < beta, 0.5 * x * x / beta, x - 0.5 * beta)"),
         text.format("torch.where(0 < x, beta / x, x)"),
     )  # fmt: skip
+
+
+def test_what_the_code_host_and_hydra_read_is_not_the_projects(tmp_path: Path) -> None:
+    workflows = tmp_path / ".github" / "workflows"
+    workflows.mkdir(parents=True)
+    (workflows / "main.yml").write_text(
+        "on:\n  schedule: daily\nsteps: 3\nbatch: 4\nscheduler: none\nlr: 1\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\n\n\ndef main(cfg):\n    print(cfg.lr, cfg.epochs, cfg.batch)\n"
+    )
+    text = "lr: 0.001\nepochs: 3\nbatch: 8\n{}:\n  run:\n    dir: ./\n"
+    (tmp_path / "config.yaml").write_text(text.format("hydra"))
+    assert not lint([str(tmp_path)], Settings()).findings
+    (tmp_path / "config.yaml").write_text(text.format("other"))
+    assert {f.code for f in lint([str(tmp_path)], Settings()).findings} == {"CFG013"}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 
+_PART = re.compile(r"model|net|opt|sched|scaler|ema|student|teacher|encoder|decoder|critic|actor|policy|head")
+
 
 class ResumeWithoutOptimizer(Rule[SourceFile]):
     """A resume loads the scheduler's state but not the optimizer's, or the optimizer's but not the scaler's.
@@ -45,8 +47,10 @@ class ResumeWithoutOptimizer(Rule[SourceFile]):
         ]
         loaded = [event.subject.lower() for event in loads]
         has_optimizer = any(re.search("opt", name) and not re.search("sched", name) for name in loaded)
-        if any(not re.fullmatch(r"[\w.]+", name) for name in loaded) or "getattr" in subject.calls:
+        if any(not re.fullmatch(r"[\w.]+", name) for name in loaded):
             return  # what is loaded is chosen at run time
+        if "getattr" in subject.calls and not all(_PART.search(name) for name in loaded):
+            return
         beside = {
             id(event)
             for facts in subject.functions
