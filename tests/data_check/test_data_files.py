@@ -388,3 +388,14 @@ def test_constant_rows_are_found_by_one_word_of_each(
             expected[0][: found.constant.MOST],
             expected[1][: found.zero.MOST],
         )
+
+
+def test_a_table_that_is_one_endless_line_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    verdict = examine_data(str(path))
+    assert verdict.unreadable is not None and "longer than 8 MB" in verdict.unreadable
+    text = "a,b\n1,2\n" * 300 + "1," + "2" * (9 << 20) + "\n3,4\n"
+    path.write_text(text)
+    assert not examine_data(str(path)).healthy

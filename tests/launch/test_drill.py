@@ -255,3 +255,17 @@ def test_a_batch_fetched_ahead_and_a_save_through_memory(tmp_path: Path) -> None
     assert faults["kill while saving"]["survived"] == "yes"
     assert "last.pt is whole" in faults["kill while saving"]["details"][0]
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not support.allows("landlock"), reason="needs Landlock")
+def test_where_the_script_may_not_write_its_end_says_nothing(tmp_path: Path) -> None:
+    saving = _PLAIN_ATOMIC.replace("step % 5 == 4", "step == 8")  # after the first fault, in the second
+    done = _drill(tmp_path, saving, "--format", "json", STAYFINITE_SANDBOX="landlock")
+    faults = _faults(done)
+    assert faults["nan batch"]["survived"] == "yes"
+    ended = faults["inf gradient"]
+    assert ended["survived"] == "unknown" and "may not write" in " ".join(
+        [ended["injected"], *ended["details"]]
+    )
+    assert faults["kill while saving"]["survived"] == "unknown"
