@@ -156,3 +156,18 @@ def test_what_the_code_host_and_hydra_read_is_not_the_projects(tmp_path: Path) -
     assert not lint([str(tmp_path)], Settings()).findings
     (tmp_path / "config.yaml").write_text(text.format("other"))
     assert {f.code for f in lint([str(tmp_path)], Settings()).findings} == {"CFG013"}
+
+
+def test_a_scaler_of_another_function_belongs_to_another_training(tmp_path: Path) -> None:
+    text = """\
+def first(model, saved):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    {}
+    optimizer.load_state_dict(saved)
+
+
+def second(model):
+    scaler = torch.amp.GradScaler("cuda")
+    return scaler
+"""
+    _twins(tmp_path, "SRC026", text.format("pass"), text.format("scaler = torch.amp.GradScaler('cuda')"))

@@ -204,6 +204,10 @@ def _resume(view: ProjectView) -> CheckedItem:
     loads = view.events("load_state_dict")
     places = tuple(dict.fromkeys(f"{source.path}:{event.line}" for source, event in loads))[:_MOST_PLACES]
     named = " ".join(event.subject.lower() for _, event in loads)
+    chosen = view.places(r"[)\]]\.load_state_dict\(")
+    if chosen:
+        detail = "a state is loaded; of which parts is decided at run time"
+        return CheckedItem(title, Status.UNKNOWN, detail, tuple(chosen[:_MOST_PLACES]))
     if loads and "opt" not in named:
         return CheckedItem(title, Status.UNKNOWN, "a state is loaded, no optimizer's by its name", places)
     if loads:

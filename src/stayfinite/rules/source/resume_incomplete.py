@@ -76,6 +76,9 @@ class ResumeWithoutOptimizer(Rule[SourceFile]):
         if enabled is not None and enabled.const is False:
             return
         first = next(event for event in loads if re.search("opt", event.subject.lower()))
+        loaded_in = {f.name for f in subject.functions for event in f.events if event is first}
+        if scalers[0].function not in ("", "__init__", *loaded_in):
+            return  # a scaler of another function: another training
         yield self.finding(
             f"the optimizer's state is loaded (line {first.line}), the GradScaler's is not: "
             "it starts at 65536 again",
