@@ -10,6 +10,7 @@ from stayfinite.findings.drill import FAULTS, Answer, DrilledFault
 from stayfinite.launch.drill.driver import GOES_ON
 
 _NAMED = 3
+_NOT_WRITTEN = ("PermissionError", "ermission denied", "cannot be opened")  # python, libraries, torch.save
 
 
 def unknown(fault: str, why: str) -> DrilledFault:
@@ -31,7 +32,7 @@ def of_values(told: dict[str, Any], ending: str, *, may_write: bool = True) -> D
     ]
     by = _by_whom(told, not changed)
     goes_on = applied >= GOES_ON or (applied > 0 and ending == "ended with exit code 0")
-    if not goes_on and not bad and not may_write and "PermissionError" in ending:
+    if not goes_on and not bad and not may_write and any(words in ending for words in _NOT_WRITTEN):
         why = f"the script {ending}; in this sandbox (Landlock) it may not write, so nothing is known of what follows"
         caught: Answer = "yes" if settled and by else "unknown"
         undone: Answer = "unknown" if not settled else "no" if changed else "yes"
