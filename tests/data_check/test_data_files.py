@@ -314,7 +314,6 @@ def test_an_object_array_and_a_pickle_execute_nothing(tmp_path: Path) -> None:
 
 
 def test_repeats_among_very_many_rows(tmp_path: Path) -> None:
-    """Past 400,000 rows only fingerprints that share a bucket are sorted."""
     values = torch.randn(450_000, 4)
     values[449_000], values[17] = values[100_000], values[16]
     found = by_code(examine_data(str(save_npy(tmp_path / "embeddings.npy", values)), jobs=2).findings)
@@ -362,3 +361,41 @@ def test_an_array_in_column_order_is_read_twice_at_most(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.asfortranarray(rows))
     found = examine_data(str(tmp_path / "x.npy"), jobs=2).data.arrays[0]
     assert found.duplicates.count == 2000 and found.duplicate_of[0] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.uint8])
+@pytest.mark.parametrize("constant", [3, 900])
+def test_constant_rows_are_found_by_one_word_of_each(
+    dtype: torch.dtype, constant: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(constant)
+    rows = (torch.rand(4000, 640) * 200 + 1).to(dtype)
+    chosen = sorted(torch.randperm(4000)[: 2 * constant].tolist())
+    zero, same = chosen[::2], chosen[1::2]
+    rows[same] = torch.arange(1, len(same) + 1).remainder(99).add(1)[:, None].to(dtype)
+    rows[zero] = 0
+    if dtype.is_floating_point:
+        rows[zero[0], ::3] = -0.0
+        rows[1:40:13, 310:330] = torch.tensor([5.0, -5.0]).repeat(10).to(dtype)  # alike but for the sign
+    expected = sorted(set(same) - {1, 14, 27}), sorted(set(zero) - {1, 14, 27})
+    if dtype is torch.uint8:
+        expected = same, zero
+    np.save(tmp_path / "embeddings.npy", rows.numpy())
+    for jobs in (1, 2):
+        found = examine_data(str(tmp_path / "embeddings.npy"), jobs=jobs).data.arrays[0]
+        assert (found.constant.count, found.zero.count) == (len(expected[0]), len(expected[1]))
+        assert (found.constant.first, found.zero.first) == (
+            expected[0][: found.constant.MOST],
+            expected[1][: found.zero.MOST],
+        )
+
+
+def test_a_table_that_is_one_endless_line_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    verdict = examine_data(str(path))
+    assert verdict.unreadable is not None and "longer than 8 MB" in verdict.unreadable
+    text = "a,b\n1,2\n" * 300 + "1," + "2" * (9 << 20) + "\n3,4\n"
+    path.write_text(text)
+    assert not examine_data(str(path)).healthy

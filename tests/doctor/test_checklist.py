@@ -98,3 +98,87 @@ def test_a_guard_counts_where_the_training_script_has_it(tmp_path: Path) -> None
         + text.replace("    start = 0\n", "    guard = Guard(model, optimizer)\n    start = 0\n")
     )
     assert status() is Status.DONE
+
+
+_LIGHTNING = '''\
+"""A Lightning project.
+
+def validation_step(self, batch):
+    here only the docstring speaks of one; model.eval() too
+"""
+import lightning as L
+import torch
+from torch import nn
+
+
+class Data(L.LightningDataModule):
+    def load_state_dict(self, state):
+        """optimizer.load_state_dict(state) is not called here."""
+
+
+class Net(L.LightningModule):
+    def training_step(self, batch, index):
+        return nn.functional.mse_loss(self(batch), batch)
+
+
+if __name__ == "__main__":
+    L.seed_everything(1)
+    trainer = {trainer}
+    trainer.fit(Net(), Data(){resume})
+'''
+
+
+def test_what_a_docstring_or_a_definition_says_is_not_done(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_LIGHTNING.format(trainer="L.Trainer()", resume=""))
+    items = listed(tmp_path)
+    assert items["validation"].status is Status.MISSING
+    assert items["a"].status is Status.DONE  # the seed; the rate has no warm-up and comes before it
+    resume = next(i for i in check_list(*examined(tmp_path)[:3]) if i.title.startswith("A resume"))
+    assert resume.status is Status.MISSING
+    assert items["checkpoints"].status is Status.UNKNOWN, "Lightning saves unless it is told not to"
+    script.write_text(_LIGHTNING.format(trainer="L.Trainer()", resume=", ckpt_path=None"))
+    resume = next(i for i in check_list(*examined(tmp_path)[:3]) if i.title.startswith("A resume"))
+    assert resume.status is Status.DONE
+
+
+def test_a_callback_in_a_hydra_folder_saves(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(_LIGHTNING.format(trainer="make_trainer()", resume=""))
+    assert listed(tmp_path)["checkpoints"].status is Status.MISSING
+    (tmp_path / "callbacks.yaml").write_text(
+        "checkpoint:\n  _target_: lightning.pytorch.callbacks.ModelCheckpoint\n  save_last: true\n"
+    )
+    item = listed(tmp_path)["checkpoints"]
+    assert (item.status, item.where) == (Status.UNKNOWN, (str(tmp_path / "callbacks.yaml") + ":2",))
+
+
+_FLAT = """\
+import torch
+
+model = torch.nn.Linear(2, 1)
+for name in ("weight",):
+    print(getattr(model, name).shape)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda", enabled=False or torch.cuda.is_available())
+saved = torch.load("last.pt")
+model.load_state_dict(saved["model"])
+optimizer.load_state_dict(saved["optimizer"])
+{more}
+for step in range(10):
+    loss = model(torch.randn(4, 2)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_scaler_that_a_resume_forgets(tmp_path: Path) -> None:
+    """Also where getattr is called for something else, and where the whole script has no function."""
+    script = tmp_path / "train.py"
+    for more, status in (("", Status.MISSING), ('scaler.load_state_dict(saved["scaler"])', Status.DONE)):
+        script.write_text(_FLAT.format(more=more))
+        found, project, findings, plan = examined(tmp_path)
+        item = next(i for i in check_list(found, project, findings) if i.title.startswith("A resume"))
+        assert item.status is status
+        assert any(str(script) in command for step in plan for command in step.commands)

@@ -62,6 +62,40 @@ for epoch in range(5):
     torch.save(model.state_dict(), "model.pt")
 """
 )
+_AHEAD_AND_BUFFERED = (
+    _HEAD
+    + """
+import io, tempfile
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+data = TensorDataset(torch.randn(240, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+def ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+
+for step, (x,) in enumerate(ahead(DataLoader(data, 8))):
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 4 == 3:
+        memory = io.BytesIO()
+        torch.save({"model": model.state_dict(), "step": step}, memory)
+        handle, name = tempfile.mkstemp(dir=".")
+        os.close(handle)
+        with open("notes", "w") as notes:
+            notes.write("saving")
+        with open(name, "wb") as file:
+            file.write(memory.getvalue())
+        os.replace(name, "last.pt")
+"""
+)
 _SCALER = (
     _HEAD
     + """
@@ -208,3 +242,30 @@ def test_without_a_sandbox_it_refuses(tmp_path: Path) -> None:
     done = _drill(tmp_path, _SCALER, STAYFINITE_SANDBOX="none")
     assert done.returncode == 2
     assert "needs a sandbox" in done.stderr
+
+
+@pytest.mark.long
+@needs_overlay
+def test_a_batch_fetched_ahead_and_a_save_through_memory(tmp_path: Path) -> None:
+    """As accelerate's loaders and Lightning's checkpoints do it."""
+    done = _drill(tmp_path, _AHEAD_AND_BUFFERED, "--format", "json")
+    faults = _faults(done)
+    assert "DataLoader" in faults["nan batch"]["injected"]
+    assert (faults["nan batch"]["caught_by"], faults["nan batch"]["undone"]) == ("stayfinite", "yes")
+    assert faults["kill while saving"]["survived"] == "yes"
+    assert "last.pt is whole" in faults["kill while saving"]["details"][0]
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not support.allows("landlock"), reason="needs Landlock")
+def test_where_the_script_may_not_write_its_end_says_nothing(tmp_path: Path) -> None:
+    saving = _PLAIN_ATOMIC.replace("step % 5 == 4", "step == 8")  # after the first fault, in the second
+    done = _drill(tmp_path, saving, "--format", "json", STAYFINITE_SANDBOX="landlock")
+    faults = _faults(done)
+    assert faults["nan batch"]["survived"] == "yes"
+    ended = faults["inf gradient"]
+    assert ended["survived"] == "unknown" and "may not write" in " ".join(
+        [ended["injected"], *ended["details"]]
+    )
+    assert faults["kill while saving"]["survived"] == "unknown"

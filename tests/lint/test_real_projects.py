@@ -40,3 +40,134 @@ def test_omegaconf_reads_an_exponent_without_a_dot(tmp_path: Path) -> None:
     assert "CFG001" not in _codes(tmp_path, "a.yaml", text.format(component="_component_: torch.optim.AdamW"))
     assert "CFG001" not in _codes(tmp_path, "b.yaml", text.format(component="out: ${output_dir}/logs"))
     assert "CFG001" in _codes(tmp_path, "c.yaml", text.format(component="name: adamw"))
+
+
+def _twins(folder: Path, code: str, good: str, bad: str) -> None:
+    """The good form is silent; the bad one beside it is found."""
+    head = "import math\nimport torch\nfrom torch import nn\n\n\n"
+    assert code not in _codes(folder, "good.py", head + good)
+    assert code in _codes(folder, "bad.py", head + bad)
+
+
+def test_no_gradient_flows_through_a_number_of_python(tmp_path: Path) -> None:
+    text = "def sides(x):\n    area = (x - 1) ** 2\n    return {}\n"
+    _twins(tmp_path, "SRC007", text.format("int(area**0.5)"), text.format("area**0.5"))
+
+
+def test_an_optimizer_differentiates_nothing(tmp_path: Path) -> None:
+    text = """\
+class Scaled({base}):
+    def __init__(self, params, eps=1e-30):
+        self.eps = eps
+
+    def ratio(self, w, g):
+        size = g.norm()
+        return torch.where(size > 0, w.norm() / size, 1.0)
+"""
+    for code in ("SRC004", "SRC014"):
+        good, bad = text.format(base="torch.optim.Optimizer"), text.format(base="nn.Module")
+        _twins(tmp_path, code, good, bad)
+
+
+def test_a_where_in_the_next_line_settles_the_division(tmp_path: Path) -> None:
+    text = """\
+def spread(x):
+    count = torch.sum(~torch.isnan(x), dim=1)
+    correction = count / (count - 1)
+    return {}
+"""
+    kept = "torch.where(count > 1, correction, torch.full_like(correction, 1.0))"
+    _twins(tmp_path, "SRC008", text.format(kept), text.format("correction"))
+
+
+def test_a_test_around_a_call_holds_inside_of_it(tmp_path: Path) -> None:
+    text = """\
+def mean(x, n):
+    return x.sum() / n
+
+
+def loss(x, labels):
+    kept = (labels > 0).sum()
+    {}
+    return mean(x, kept)
+"""
+    _twins(tmp_path, "SRC008", text.format("if kept == 0: return x.sum()"), text.format("print(kept)"))
+
+
+def test_what_was_tested_stays_tested_as_a_tensor(tmp_path: Path) -> None:
+    text = """\
+def mix(a, b, alpha):
+    if {}:
+        return a
+    share = torch.tensor(alpha)
+    return torch.logaddexp(a + torch.log(1 - share), b + torch.log(share))
+"""
+    _twins(tmp_path, "SRC001", text.format("alpha in (0.0, 1.0) or alpha == 1.0"), text.format("a is None"))
+
+
+def test_an_eps_that_was_added_keeps_a_logarithm_from_zero(tmp_path: Path) -> None:
+    text = "def entropy(k, eps=1e-7):\n    {}\n    return (k * torch.log(k)).sum()\n"
+    _twins(tmp_path, "SRC001", text.format("k = k + eps"), text.format("k = k + 0"))
+
+
+def test_a_maximum_by_its_name_is_one(tmp_path: Path) -> None:
+    text = """\
+from elsewhere import safe_amax
+
+
+def softmax(x):
+    x_max = safe_amax(x, 1)
+    powers = torch.exp({})
+    return powers / powers.sum(1, keepdim=True)
+"""
+    _twins(tmp_path, "SRC011", text.format("x - x_max"), text.format("x - 1"))
+
+
+def test_a_branch_is_looked_at_where_it_is_not_taken(tmp_path: Path) -> None:
+    text = "def f(x, beta: float):\n    return {}\n"
+    _twins(
+        tmp_path, "SRC014",
+        text.format("torch.where(x < -0.69, torch.log1p(-torch.exp(x)), torch.log(-torch.expm1(x)))"),
+        text.format("torch.where(x < 0.5, x, torch.log(x))"),
+    )  # fmt: skip
+    _twins(
+        tmp_path, "SRC014",
+        text.format("torch.where(x > 0.5, x, 1 / x)"),
+        text.format("torch.where(x > 0, 1 / x, x)"),
+    )  # fmt: skip
+    _twins(
+        tmp_path, "SRC014",
+        text.format("torch.where(x < beta, 0.5 * x * x / beta, x - 0.5 * beta)"),
+        text.format("torch.where(0 < x, beta / x, x)"),
+    )  # fmt: skip
+
+
+def test_what_the_code_host_and_hydra_read_is_not_the_projects(tmp_path: Path) -> None:
+    workflows = tmp_path / ".github" / "workflows"
+    workflows.mkdir(parents=True)
+    (workflows / "main.yml").write_text(
+        "on:\n  schedule: daily\nsteps: 3\nbatch: 4\nscheduler: none\nlr: 1\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\n\n\ndef main(cfg):\n    print(cfg.lr, cfg.epochs, cfg.batch)\n"
+    )
+    text = "lr: 0.001\nepochs: 3\nbatch: 8\n{}:\n  run:\n    dir: ./\n"
+    (tmp_path / "config.yaml").write_text(text.format("hydra"))
+    assert not lint([str(tmp_path)], Settings()).findings
+    (tmp_path / "config.yaml").write_text(text.format("other"))
+    assert {f.code for f in lint([str(tmp_path)], Settings()).findings} == {"CFG013"}
+
+
+def test_a_scaler_of_another_function_belongs_to_another_training(tmp_path: Path) -> None:
+    text = """\
+def first(model, saved):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    {}
+    optimizer.load_state_dict(saved)
+
+
+def second(model):
+    scaler = torch.amp.GradScaler("cuda")
+    return scaler
+"""
+    _twins(tmp_path, "SRC026", text.format("pass"), text.format("scaler = torch.amp.GradScaler('cuda')"))

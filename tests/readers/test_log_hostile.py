@@ -19,6 +19,7 @@ from training_logs.written import WRITERS, json_lines, tensorboard
         ("empty.log", b"", "empty"),
         ("binary.bin", bytes(range(256)) * 20, "not a log"),
         ("zeros.log", b"\x00" * 5000, "not a log"),
+        ("zeros.csv", b"\x00" * 5000, "not a log"),
         ("words.txt", b"nothing here but words\nand more of them\n", "no number with a name"),
         ("list.json", b"[1, 2, 3]", "without a list of records"),
         ("broken.json", b'{"log_history": [{"loss": 1', "not valid JSON"),

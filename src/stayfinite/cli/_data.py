@@ -13,6 +13,7 @@ from stayfinite.cli._output import Output, exit_code
 from stayfinite.data.examine import DataVerdict, examine_data
 from stayfinite.findings import Json, jsonable, worst_first
 from stayfinite.findings.subjects.data_set import Expectation
+from stayfinite.readers.checkpoint import files
 from stayfinite.readers.data import find_data
 from stayfinite.report.bytes_progress import BytesProgress
 from stayfinite.report.data_text import data_lines
@@ -41,8 +42,8 @@ def run(request: Request) -> int:
     """Examine everything; exit code 2 where nothing could be read."""
     found: list[tuple[str, list[str] | None]] = []
     for path in request.paths:
-        if not Path(path).exists():
-            click.echo(f"Error: {path}: there is no such file or folder", err=True)
+        if not Path(path).is_file() and not Path(path).is_dir():
+            click.echo(f"Error: {path}: {files.why_not_there(path)}", err=True)
             continue
         here = list(find_data(path))
         if not here:

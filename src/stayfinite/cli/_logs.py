@@ -17,6 +17,7 @@ from stayfinite.findings.subjects.log import CORE, ConfiguredLogRate, Log, Role
 from stayfinite.logs.compare import compare
 from stayfinite.logs.examine import LogVerdict, examine_log, find_logs, judge
 from stayfinite.logs.follow import Follower, News
+from stayfinite.readers.checkpoint.files import why_not_there
 from stayfinite.readers.log import Block, UnreadableLog, core, role_of
 from stayfinite.report import log_html, log_png
 from stayfinite.report.bytes_progress import BytesProgress
@@ -88,7 +89,7 @@ def _verdicts(request: Request, rates: Sequence[ConfiguredLogRate]) -> list[LogV
     for path in request.paths:
         place = Path(path)
         if not place.exists():
-            click.echo(f"Error: {path}: there is no such file or folder", err=True)
+            click.echo(f"Error: {path}: {why_not_there(path)}", err=True)
             continue
         found = find_logs(path)
         if not found:

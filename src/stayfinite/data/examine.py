@@ -9,8 +9,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from stayfinite.data import fit
-from stayfinite.data.repeated import by_whole_rows, parts_suffice
-from stayfinite.data.rows import RowState, Watch, duplicates, merge, update
+from stayfinite.data.repeated import by_whole_rows, words_that_suffice
+from stayfinite.data.rows import RowState, Watch, duplicates, find_constant_by_words, merge, update
 from stayfinite.data.uses import use_of
 from stayfinite.findings import Finding, Severity, examine, worst_first
 from stayfinite.findings.subjects.data_set import DataArray, DataProblem, DataSet, Expectation, Use
@@ -140,6 +140,8 @@ def _states(
                 if kind in (Use.LABEL, Use.LENGTH, Use.BOX):
                     fit.hold(held, name, rows, array.shape, _MOST_HELD)
             advance(block.nbytes)
+        for state, watch in zip(made, watches, strict=True):
+            find_constant_by_words(state, array, begin, watch)
         return made
 
     if array.rows is None or jobs <= 1:
@@ -167,8 +169,9 @@ def _watch(kind: Use, expected: Expectation, array: StoredArray) -> Watch:
         watch = replace(watch, duplicates=False)
     if len(array.shape) < 2 and not array.columns:
         watch = replace(watch, samples=False)
-    part = watch.duplicates and watch.samples and not array.columns and parts_suffice(array)
-    return replace(watch, part=part)
+    if not watch.duplicates or not watch.samples or array.columns:
+        return watch
+    return replace(watch, part=words_that_suffice(array))
 
 
 def _finished(

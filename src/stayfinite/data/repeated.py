@@ -1,30 +1,33 @@
 """Which rows repeat an earlier one: equal rows share an integer, and rows that share one are compared.
 
-Where rows can be read again, sixteen words from the middle of each tell most of them apart; only rows that agree there
-are read whole.
+Where rows can be read again, one word or sixteen from the middle of each tell most of them apart; only rows that agree
+there are read whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING
 
+from stayfinite.readers.checkpoint.contents import ITEM_SIZE
 from stayfinite.readers.data import StoredArray
 
 if TYPE_CHECKING:
     import torch
 
-_PART = 16
+ONE_WORD, _SOME = 1, 16
 _WIDE = 64
 _LOOKED_AT_FIRST = 512
-_ALIKE = 0.02
+_ALIKE = {ONE_WORD: 0.0, _SOME: 0.02}
+"""The share of rows that may agree in so many words, among those that are looked at first."""
 _READ_ONE_BY_ONE = 20_000
 
 
-def fingerprints(block: torch.Tensor, part: bool = False) -> torch.Tensor:
+def fingerprints(block: torch.Tensor, part: int = 0) -> torch.Tensor:
     """One integer a row that equal rows share: the sum of their bits, eight bytes at a time where they divide so.
 
-    With `part`, of the middle of the row only.
+    With `part`, of so many words in the middle of the row only.
     """
     import torch
 
@@ -42,23 +45,35 @@ def fingerprints(block: torch.Tensor, part: bool = False) -> torch.Tensor:
         # Short rows and bytes repeat the same sums: weigh the places differently.
         places = torch.arange(1, words.shape[1] + 1, dtype=torch.int64) * 0x9E3779B97F4A7C1
         return ((words ^ (words >> 29)) * places).sum(dim=1)
+    if part == ONE_WORD:
+        return words[:, words.shape[1] // 2].clone()
     if part:
-        middle = words.shape[1] // 2
-        return words[:, middle : middle + _PART].sum(dim=1)
+        begin = words.shape[1] // 2
+        return words[:, begin : begin + part].sum(dim=1)
     return words.sum(dim=1)
 
 
-def parts_suffice(array: StoredArray) -> bool:
-    """Rows can be read again, and the middles of a few hundred of them, at two places, differ."""
+def words_that_suffice(array: StoredArray) -> int:
+    """How many words of each row tell a few hundred of them, at two places, apart; 0: only whole rows will do.
+
+    Whole rows are needed too where rows cannot be read again, and where they are short.
+    """
     import torch
 
-    if array.rows is None:
-        return False
-    for begin in (0, array.rows // 2):
-        keys = [fingerprints(block, part=True) for _, block in array.blocks(begin, begin + _LOOKED_AT_FIRST)]
-        if keys and len(repeated(torch.cat(keys))) > _ALIKE * _LOOKED_AT_FIRST:
-            return False
-    return True
+    size = ITEM_SIZE.get(array.dtype, 8)
+    nbytes = prod(array.shape[1:]) * size
+    if array.rows is None or nbytes % 8 or nbytes <= 8 * _WIDE:
+        return 0
+    for part, share in _ALIKE.items():
+        if part == ONE_WORD and size > 4:
+            continue  # a word is one value: it says nothing of whether a row is constant
+        alike = 0
+        for begin in (0, array.rows // 2):
+            keys = [fingerprints(block, part) for _, block in array.blocks(begin, begin + _LOOKED_AT_FIRST)]
+            alike = max(alike, len(repeated(torch.cat(keys))) if keys else 0)
+        if alike <= share * _LOOKED_AT_FIRST:
+            return part
+    return 0
 
 
 def repeated(keys: torch.Tensor) -> list[tuple[int, int]]:
@@ -67,13 +82,10 @@ def repeated(keys: torch.Tensor) -> list[tuple[int, int]]:
 
     # Four bytes of each are sorted in half the time, and few rows are left to be sorted by all eight.
     ordered, order = torch.sort((keys ^ (keys >> 32)).to(torch.int32), stable=True)
-    same = ordered[1:] == ordered[:-1]
-    if not same.any():
+    beside = (ordered[1:] == ordered[:-1]).nonzero().flatten()
+    if not beside.numel():
         return []
-    beside = torch.zeros(keys.numel(), dtype=torch.bool)
-    beside[1:] = same
-    beside[:-1] |= same
-    rows = order[beside].sort().values
+    rows = torch.cat((order[beside], order[beside + 1])).sort().values.unique_consecutive()  # type: ignore[no-untyped-call]
     ordered, order = torch.sort(keys[rows], stable=True)
     same = ordered[1:] == ordered[:-1]
     later, earlier = rows[order[1:][same]], rows[order[:-1][same]]

@@ -7,12 +7,15 @@ duplicates; everything else looks closer only where these, or a few probed colum
 from __future__ import annotations
 
 import math
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stayfinite.data.repeated import fingerprints, repeated
+from stayfinite.data.repeated import ONE_WORD, fingerprints, repeated
 from stayfinite.findings.subjects.data_set import Samples
+from stayfinite.readers.checkpoint.contents import ITEM_SIZE
 from stayfinite.readers.checkpoint.measure import bounds, comparable
+from stayfinite.readers.data import StoredArray
 
 if TYPE_CHECKING:
     import torch
@@ -20,9 +23,12 @@ if TYPE_CHECKING:
 _PEAKS = 33
 _NARROW, _FEW = 4, 16
 _SAMPLED, _ROWS_OF_A_BLOCK = 64, 64
+_FEW_AGAIN = 64
 _FIRST_ROWS = 16
 _FAR = 1000.0
 _NORM_TOLERANCE = 0.02
+_VALUES_OF_FOUR_BYTES = {1: 0x7F7F7F7F, 2: 0x7FFF7FFF, 4: 0x7FFFFFFF}
+"""The bits of the values in half a word, by their size. Without signs, so that 0 equals -0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,8 @@ class Watch:
     ignore: float | None = None
     """A label that does not count."""
     duplicates: bool = True
-    part: bool = False
-    """Duplicates are first looked for by a part of each row."""
+    part: int = 0
+    """Duplicates are first looked for by so many words of each row; 0: by whole rows."""
     samples: bool = True
     """Rows are samples with several values; False for labels and lengths."""
 
@@ -58,12 +64,13 @@ class RowState:
     far: Samples = field(default_factory=Samples)
     far_value: float = 0.0
     block_peaks: list[float] = field(default_factory=list)
+    """In order."""
     still: torch.Tensor | None = None
     """Columns that have held one value so far."""
     first_row: torch.Tensor | None = None
     fingerprints: list[torch.Tensor] = field(default_factory=list)
-    part: bool = False
-    """They are those of a part of each row."""
+    part: int = 0
+    """They are those of so many words of each row; 0: of whole rows."""
     looked_at: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -89,7 +96,8 @@ def update(state: RowState, block: torch.Tensor, first: int, watch: Watch) -> No
     if watch.duplicates:
         state.part = watch.part
         state.fingerprints.append(fingerprints(block, watch.part))
-    _find_constant(state, values, first, watch)
+    if watch.part != ONE_WORD:  # else find_constant_by_words does it for many blocks at once
+        _find_constant(state, values, first, watch)
     _follow_columns(state, values)
     if state.blocks % _SAMPLED == 1:
         _sample(state, values)
@@ -151,7 +159,7 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
     if not math.isfinite(low + high) or not values.is_floating_point():
         return
     peak = max(abs(low), abs(high))
-    usual = sorted(state.block_peaks)[len(state.block_peaks) // 2] if state.block_peaks else 0.0
+    usual = state.block_peaks[len(state.block_peaks) // 2] if state.block_peaks else 0.0
     if not state.block_peaks and values.shape[0] > 8:
         some = values[:: 1 + values.shape[0] // _ROWS_OF_A_BLOCK]
         peaks = torch.amax(some.float().abs(), dim=1)
@@ -162,7 +170,27 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
         state.far_value = max(state.far_value, peak)
         peak = usual
     if len(state.block_peaks) < _PEAKS:
-        state.block_peaks.append(peak)
+        insort(state.block_peaks, peak)
+
+
+def find_constant_by_words(state: RowState, array: StoredArray, first: int, watch: Watch) -> None:
+    """Rows of one value among those from `first` on, of which one word each was kept: most words say no."""
+    import torch
+
+    if state.part != ONE_WORD or not state.fingerprints:
+        return
+    words = torch.cat(state.fingerprints)
+    state.fingerprints = [words]
+    unequal = words >> 32  # in a row of one value both halves of the word are the same
+    unequal ^= words
+    unequal &= _VALUES_OF_FOUR_BYTES[ITEM_SIZE[array.dtype]]
+    if unequal.all():
+        return
+    rows = (unequal == 0).nonzero().flatten().tolist()
+    again = [(row, row + 1) for row in rows] if len(rows) <= _FEW_AGAIN else [(0, words.numel())]
+    for begin, end in again:
+        for at, block in array.blocks(first + begin, first + end):
+            _find_constant(state, comparable(block), at, watch)
 
 
 def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Watch) -> None:
@@ -170,7 +198,7 @@ def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Wat
     width = values.shape[1]
     if width < 2:
         return
-    middle = (width - 1) // 2  # where fingerprints of a part have just been: it is still in the cache
+    middle = (width - 1) // 2
     rows = (values[:, middle] == values[:, middle + 1]).nonzero().flatten()
     if not rows.numel():
         return
@@ -238,7 +266,7 @@ def merge(states: list[RowState]) -> RowState:
             mine.first = (mine.first + theirs.first)[: Samples.MOST]
         made.outside_values = (made.outside_values + other.outside_values)[:5]
         made.far_value = max(made.far_value, other.far_value)
-        made.block_peaks += other.block_peaks
+        made.block_peaks = sorted(made.block_peaks + other.block_peaks)
         made.fingerprints += other.fingerprints
         made.looked_at += other.looked_at
         made.total, made.squares = made.total + other.total, made.squares + other.squares

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from stayfinite.doctor.examine import Examination
+from stayfinite.doctor.project_view import ProjectView
 from stayfinite.doctor.script import training_script
 from stayfinite.findings import Finding, Severity
 from stayfinite.findings.advice import CheckedItem, Status
-from stayfinite.findings.subjects.log import Log, Role
+from stayfinite.findings.subjects.log import Role
 from stayfinite.findings.subjects.project import Project
-from stayfinite.findings.subjects.source_file import Event, SourceFile
 from stayfinite.report.html.words import count
 
 _MOST_PLACES = 4
@@ -30,56 +28,9 @@ _BLIND = ("SRC015", "SRC016", "SRC017", "SRC018", "SRC024", "SRC037", "CFG016")
 _RESUME = ("SRC026", "SRC041", "CKP014", "CKP022", "CKP023")
 
 
-@dataclass(slots=True)
-class _View:
-    """What the items are checked against."""
-
-    found: Examination
-    project: Project
-    findings: Sequence[Finding]
-
-    @property
-    def sources(self) -> list[SourceFile]:
-        return self.found.lint.read
-
-    @property
-    def logs(self) -> list[Log]:
-        return [verdict.log for verdict in self.found.logs]
-
-    def of(self, codes: Iterable[str]) -> list[Finding]:
-        wanted = tuple(codes)
-        return [f for f in self.findings if f.code in wanted and f.severity is not Severity.INFO]
-
-    def events(self, what: str) -> list[tuple[SourceFile, Event]]:
-        return [
-            (source, event)
-            for source in self.sources
-            for facts in source.functions
-            for event in facts.events
-            if event.what == what
-        ]
-
-    def setting(self, *words: str) -> list[str]:
-        return [
-            f"{entry.file}:{entry.line}"
-            for config in self.found.lint.configs
-            for entry in config.find(*words)
-        ]
-
-    def places(self, pattern: str) -> list[str]:
-        """Where the sources say something."""
-        found = []
-        for source in self.sources:
-            for number, line in enumerate(source.text.splitlines(), 1):
-                if re.search(pattern, line) and not line.lstrip().startswith("#"):
-                    found.append(f"{source.path}:{number}")
-                    break
-        return found
-
-
 def check_list(found: Examination, project: Project, findings: Sequence[Finding]) -> list[CheckedItem]:
     """Ten items of prevention, then what the machine, the record and the way back need."""
-    view = _View(found, project, findings)
+    view = ProjectView(found, project, findings)
     return [check(view) for check in _ITEMS]
 
 
@@ -95,7 +46,7 @@ def _no_source(title: str) -> CheckedItem:
     return CheckedItem(title, Status.UNKNOWN, "no Python source was found")
 
 
-def _data(view: _View) -> CheckedItem:
+def _data(view: ProjectView) -> CheckedItem:
     title = "Data and caches are finite, in range, with legal labels"
     if not view.found.data:
         return CheckedItem(
@@ -105,7 +56,7 @@ def _data(view: _View) -> CheckedItem:
     return _from_findings(title, bad, f"{count(len(view.found.data), 'file')} examined")
 
 
-def _precision(view: _View) -> CheckedItem:
+def _precision(view: ProjectView) -> CheckedItem:
     title = "One precision, named once, and half precision only with its protection"
     bad = view.of(_HALF)
     if bad:
@@ -125,21 +76,21 @@ def _precision(view: _View) -> CheckedItem:
     return CheckedItem(title, Status.NOT_APPLICABLE, "nothing asks for half precision")
 
 
-def _eps(view: _View) -> CheckedItem:
+def _eps(view: ProjectView) -> CheckedItem:
     title = "Every eps exists in its dtype, temperatures are above their floor"
     if not view.sources and not view.found.lint.configs:
         return _no_source(title)
     return _from_findings(title, view.of(_EPS), "no eps or temperature below its floor")
 
 
-def _forms(view: _View) -> CheckedItem:
+def _forms(view: ProjectView) -> CheckedItem:
     title = "Exact stable forms: no log, root, power, division or exp at its edge"
     if not view.sources:
         return _no_source(title)
     return _from_findings(title, view.of(_STABLE), f"{view.found.lint.sources} sources examined")
 
 
-def _rate(view: _View) -> CheckedItem:
+def _rate(view: ProjectView) -> CheckedItem:
     title = "A learning rate that suits the optimizer, with a warm-up"
     bad = view.of(_RATE)
     if bad:
@@ -155,7 +106,7 @@ def _rate(view: _View) -> CheckedItem:
     return CheckedItem(title, Status.MISSING, "no warm-up in configuration or source")
 
 
-def _clip(view: _View) -> CheckedItem:
+def _clip(view: ProjectView) -> CheckedItem:
     title = "Gradients are clipped, after unscaling and before the step"
     bad = view.of(("SRC019", "SRC020", "CFG008"))
     if bad:
@@ -172,7 +123,7 @@ def _clip(view: _View) -> CheckedItem:
     return CheckedItem(title, Status.MISSING, "nothing clips the gradients: clip_grad_norm_(parameters, 1.0)")
 
 
-def _gate(view: _View) -> CheckedItem:
+def _gate(view: ProjectView) -> CheckedItem:
     title = "Loss and gradient norm are checked (NaN and Inf) before they reach the weights"
     script = training_script(view.sources)
     guarded = view.places(r"\bGuard\(|guard\.(step|watch)\(") if view.places(r"\bstayfinite\b") else []
@@ -206,7 +157,7 @@ def _gate(view: _View) -> CheckedItem:
     )
 
 
-def _effect(view: _View) -> CheckedItem:
+def _effect(view: ProjectView) -> CheckedItem:
     title = "Every setting has an effect, and none is misspelled"
     if not view.found.lint.configs:
         return CheckedItem(title, Status.NOT_APPLICABLE, "no configuration was found")
@@ -217,7 +168,7 @@ def _effect(view: _View) -> CheckedItem:
     )
 
 
-def _saving(view: _View) -> CheckedItem:
+def _saving(view: ProjectView) -> CheckedItem:
     title = "Checkpoints are saved often enough, and more than one is kept"
     bad = view.of(("CFG015", "PRJ003"))
     if bad:
@@ -227,30 +178,56 @@ def _saving(view: _View) -> CheckedItem:
         where = tuple(run.folder for run in view.project.runs if len(run.saved) >= 2)
         return CheckedItem(title, Status.DONE, f"up to {max(counts)} in one run", where[:_MOST_PLACES])
     saves = view.places(
-        r"torch\.save\(|save_checkpoint\(|save_pretrained\(|guard\.save\(|ModelCheckpoint\(|save_steps"
+        r"torch\.save\(|save_checkpoint\(|save_pretrained\(|guard\.save\(|ModelCheckpoint\(|save_steps|save_state\("
     )
+    saves += view.values(r"\.ModelCheckpoint$|lightning\S*\.Trainer$")
+    saves += view.setting("save_strategy")
+    saves += view.places(
+        r"\b(pl|L|lightning|pytorch_lightning)\.Trainer\(|\bTrainingArguments\("
+    )  # by default
     if saves:
         return CheckedItem(title, Status.UNKNOWN, "the source saves; how many are kept shows when it has run",
-                           tuple(saves[:_MOST_PLACES]))  # fmt: skip
+                           tuple(dict.fromkeys(saves))[:_MOST_PLACES])  # fmt: skip
     if not view.sources:
         return _no_source(title)
     return CheckedItem(title, Status.MISSING, "nothing in the source saves a checkpoint")
 
 
-def _resume(view: _View) -> CheckedItem:
+def _resume(view: ProjectView) -> CheckedItem:
     title = "A resume brings back optimizer, scheduler, scaler, and the learning rate that is asked for"
     bad = [f for f in view.findings if f.code in _RESUME]
     if bad:
         return _from_findings(title, bad, "")
-    loads = view.places(r"load_state_dict\(|resume_from_checkpoint|guard\.restore\(|load_checkpoint\(")
+    whole = view.places(r"resume_from_checkpoint|guard\.restore\(|\.load_state\(|\.fit\(.*ckpt_path")
+    if whole:
+        return CheckedItem(title, Status.DONE, "all of it at once", tuple(whole[:_MOST_PLACES]))
+    loads = view.events("load_state_dict")
+    places = tuple(dict.fromkeys(f"{source.path}:{event.line}" for source, event in loads))[:_MOST_PLACES]
+    named = " ".join(event.subject.lower() for _, event in loads)
+    chosen = view.places(r"[)\]]\.load_state_dict\(")
+    if chosen:
+        detail = "a state is loaded; of which parts is decided at run time"
+        return CheckedItem(title, Status.UNKNOWN, detail, tuple(chosen[:_MOST_PLACES]))
+    if loads and "opt" not in named:
+        return CheckedItem(title, Status.UNKNOWN, "a state is loaded, no optimizer's by its name", places)
     if loads:
-        return CheckedItem(title, Status.DONE, "state is loaded", tuple(loads[:_MOST_PLACES]))
+        scaled = any(True for source in view.sources for _ in source.named("GradScaler"))
+        used = {"scheduler": bool(view.events("scheduler")), "scaler": scaled}
+        lost = [part for part, there in used.items() if there and part[:5] not in named]
+        if lost:
+            detail = f"the optimizer's state is loaded, that of the {' and the '.join(lost)} is not"
+            return CheckedItem(title, Status.MISSING, detail, places)
+        return CheckedItem(title, Status.DONE, "state is loaded", places)
+    elsewhere = view.places(r"load_checkpoint\(")
+    if elsewhere:
+        return CheckedItem(title, Status.UNKNOWN, "a checkpoint is loaded; what it brings back is not to be seen here",
+                           tuple(elsewhere[:_MOST_PLACES]))  # fmt: skip
     return CheckedItem(
         title, Status.MISSING if view.sources else Status.UNKNOWN, "nothing in the source loads a state"
     )
 
 
-def _environment(view: _View) -> CheckedItem:
+def _environment(view: ProjectView) -> CheckedItem:
     title = "The machine: torch build, precision support, memory, disk"
     env = view.found.environment
     bad = [f for f in view.found.environment_findings if f.severity is not Severity.INFO]
@@ -258,7 +235,7 @@ def _environment(view: _View) -> CheckedItem:
     return _from_findings(title, bad, f"torch {env.torch or 'not installed'}, {env.build}{disk}")
 
 
-def _monitoring(view: _View) -> CheckedItem:
+def _monitoring(view: ProjectView) -> CheckedItem:
     title = "The log has loss, gradient norm and learning rate"
     if not view.logs:
         return CheckedItem(title, Status.UNKNOWN, "no log yet")
@@ -270,7 +247,7 @@ def _monitoring(view: _View) -> CheckedItem:
     return CheckedItem(title, Status.DONE, ", ".join(wanted), (best.path,))
 
 
-def _validation(view: _View) -> CheckedItem:
+def _validation(view: ProjectView) -> CheckedItem:
     title = "Validation during the run: success is that it improves, not that no NaN was printed"
     measured = [log.path for log in view.logs if log.of_role(Role.EVALUATION)]
     if measured:
@@ -285,7 +262,7 @@ def _validation(view: _View) -> CheckedItem:
     return CheckedItem(title, Status.MISSING, "nothing evaluates the model during the run")
 
 
-def _seed(view: _View) -> CheckedItem:
+def _seed(view: ProjectView) -> CheckedItem:
     title = "A seed, so that a failure can be seen again"
     seeds = view.places(r"manual_seed\(|seed_everything\(|set_seed\(") + view.setting("seed")
     if seeds:
@@ -293,7 +270,7 @@ def _seed(view: _View) -> CheckedItem:
     return CheckedItem(title, Status.MISSING if view.sources else Status.UNKNOWN, "nothing sets a seed")
 
 
-_ITEMS: tuple[Callable[[_View], CheckedItem], ...] = (
+_ITEMS: tuple[Callable[[ProjectView], CheckedItem], ...] = (
     _data, _precision, _eps, _forms, _rate, _clip, _gate, _effect, _saving, _resume,
     _environment, _monitoring, _validation, _seed,
 )  # fmt: skip

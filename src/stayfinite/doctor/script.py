@@ -15,7 +15,10 @@ def training_script(sources: Sequence[SourceFile]) -> str | None:
 
 
 def _runs(source: SourceFile) -> bool:
-    return "__main__" in source.text
+    """By a test of __name__, or because the module's own code trains."""
+    return "__main__" in source.text or any(
+        event.what == "backward" for facts in source.functions if not facts.name for event in facts.events
+    )
 
 
 def _trains(source: SourceFile) -> bool:

@@ -15,6 +15,8 @@ PASSED_BY = frozenset(
         "__pycache__",
         "node_modules",
         ".git",
+        ".github",
+        ".circleci",
         ".hg",
         ".venv",
         "venv",
@@ -32,6 +34,10 @@ PASSED_BY = frozenset(
 )
 _NO_CONFIGS = frozenset(
     [
+        ".gitlab-ci.yml",
+        ".travis.yml",
+        "docker-compose.yml",
+        "docker-compose.yaml",
         "package.json",
         "package-lock.json",
         "pyproject.toml",

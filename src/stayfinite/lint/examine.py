@@ -20,6 +20,7 @@ from stayfinite.readers.source.read import UnreadableSource, parse, read_text, r
 from stayfinite.readers.source.suppressions import is_suppressed
 
 _MODEL_NAME = re.compile(r"(\w+_)?(model|net|network|student|encoder|decoder|unet|transformer|backbone)")
+_DRIVES = frozenset(("fit", "train", "Trainer", "seed_everything", "set_seed", "manual_seed"))
 Advance = Callable[[str], None]
 
 
@@ -33,7 +34,7 @@ class Report:
     configs: list[ConfigFile] = field(default_factory=list)
     lines: int = 0
     read: list[SourceFile] = field(default_factory=list)
-    """The sources in which something happens, for whoever asks more of them."""
+    """The sources in which something happens, and those that start it, for whoever asks more of them."""
 
     @property
     def files(self) -> int:
@@ -94,6 +95,8 @@ def _take_source(found: Found, folder: _Folder, report: Report, settings: Settin
     report.lines += len(text.splitlines())
     if subject.operations or subject.functions or subject.constants:
         folder.sources.append(subject)
+        report.read.append(subject)
+    elif _DRIVES & subject.calls:
         report.read.append(subject)
     if folder.half_model is None:
         folder.half_model = _half_model(subject)

@@ -62,13 +62,15 @@ def drill(options: Options, after: int, say: Callable[[str], None]) -> DrillRepo
         else f"fire drill of {options.target}, in a sandbox where it may not write (Landlock); each run may take "
         f"{options.locate_limit:.0f} s (--locate-limit)."
     )
-    faults, script = _value_faults(options, after, say)
+    faults, script = _value_faults(options, after, say, found.kind)
     say("killing it while it saves")
     faults.append(_save_fault(options, found.kind))
     return DrillReport(options.target, after, tuple(faults), script)
 
 
-def _value_faults(options: Options, after: int, say: Callable[[str], None]) -> tuple[list[DrilledFault], str]:
+def _value_faults(
+    options: Options, after: int, say: Callable[[str], None], kind: str
+) -> tuple[list[DrilledFault], str]:
     """All in one run as long as the script survives; a new one for what is left where it does not."""
     left, script = list(_VALUES), ""
     done: dict[str, DrilledFault] = {}
@@ -84,7 +86,8 @@ def _value_faults(options: Options, after: int, say: Callable[[str], None]) -> t
             raise DrillRefused(_why_nothing(options, after, run))
         first, begun = left[0], [name for name in left if name in told or name == left[0]]
         for name in begun:
-            done[name] = outcome.of_values(told.get(name, {"fault": name}), run.ending)
+            seen = told.get(name, {"fault": name})
+            done[name] = outcome.of_values(seen, run.ending, may_write=kind == "namespaces")
         if begun != [first] and not told[begun[-1]].get("over") and not told[begun[-1]]["compared"]:
             del done[begun.pop()]  # the script ended in its step: a run of its own shows whether by itself
         left = [name for name in left if name not in begun]

@@ -6,18 +6,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stayfinite.findings.drill import FAULTS, DrilledFault
+from stayfinite.findings.drill import FAULTS, Answer, DrilledFault
 from stayfinite.launch.drill.driver import GOES_ON
 
 _NAMED = 3
+_NOT_WRITTEN = ("PermissionError", "ermission denied", "cannot be opened")  # python, libraries, torch.save
 
 
 def unknown(fault: str, why: str) -> DrilledFault:
     return DrilledFault(fault, why, "unknown", "unknown", "unknown")
 
 
-def of_values(told: dict[str, Any], ending: str) -> DrilledFault:
-    """One of the faults in values, from its last lines."""
+def of_values(told: dict[str, Any], ending: str, *, may_write: bool = True) -> DrilledFault:
+    """One of the faults in values, from its last lines. `may_write`: the sandbox lets the script write files."""
     fault, injected = told["fault"], told.get("injected", "")
     if not injected:
         return unknown(fault, f"not injected: the script {ending} before {FAULTS[fault]} could be put in")
@@ -31,6 +32,14 @@ def of_values(told: dict[str, Any], ending: str) -> DrilledFault:
     ]
     by = _by_whom(told, not changed)
     goes_on = applied >= GOES_ON or (applied > 0 and ending == "ended with exit code 0")
+    if not goes_on and not bad and not may_write and any(words in ending for words in _NOT_WRITTEN):
+        why = f"the script {ending}; in this sandbox (Landlock) it may not write, so nothing is known of what follows"
+        caught: Answer = "yes" if settled and by else "unknown"
+        undone: Answer = "unknown" if not settled else "no" if changed else "yes"
+        kinds = {kind: not names for kind, names in compared.items()}
+        return DrilledFault(
+            fault, injected, caught, undone, "unknown", by if settled else "", kinds, (*details, why)
+        )
     if not settled:
         stopped = "stayfinite" if ": stayfinite: " in ending else "the script"
         return DrilledFault(

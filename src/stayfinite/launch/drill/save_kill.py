@@ -30,6 +30,7 @@ class SaveKill:
         self._saves = 0
         self._inside = False
         self._limited = False
+        self._buffered = False  # the bytes of the last save are in memory: any file may take them
         self._unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
         self.updates = 0
 
@@ -43,6 +44,7 @@ class SaveKill:
 
     def _updating(self, *_: Any) -> None:
         self.updates += 1
+        self._buffered = False
         if self._limited:  # the save is over, and no file grew to its half
             self._lift()
             self._journal.write(passed=self._saves)
@@ -65,6 +67,7 @@ class SaveKill:
         self._saves += 1
         name = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", None)
         path = str(Path(os.fspath(name)).absolute()) if isinstance(name, (str, os.PathLike)) else None
+        self._buffered = path is None
         self._journal.write(save=self._saves, path=path, updates=self.updates)
         if self._saves >= self._at and not self._limited:
             if size is None:
@@ -98,7 +101,9 @@ class SaveKill:
             return
         path, mode = arguments[0], arguments[1]
         writes = isinstance(mode, str) and any(letter in mode for letter in "wx+a")
-        if writes and isinstance(path, (str, os.PathLike)) and Path(path).suffix in _CHECKPOINTS:
+        if not writes or not isinstance(path, (str, os.PathLike)):
+            return
+        if self._buffered or Path(path).suffix in _CHECKPOINTS:
             self._journal.write(opened=str(Path(path).absolute()), save=self._saves)
 
     def ended(self, code: int) -> None:

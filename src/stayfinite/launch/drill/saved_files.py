@@ -46,7 +46,18 @@ def _written(saves: dict[int, dict[str, Any]], lines: list[dict[str, Any]], numb
     if isinstance(named, str):
         return named
     opened = [line["opened"] for line in lines if "opened" in line and line["save"] == number]
-    return opened[-1] if opened else None
+    moved = {line["rename"][0] for line in lines if "rename" in line and line["save"] == number}
+    at = next((line["at"] for line in reversed(lines) if line.get("killing") == number), 0)
+    likely = [name for name in opened if name in moved] or [name for name in opened if _size(name) >= at]
+    return (likely or opened)[-1] if opened else None
+
+
+def _size(name: str) -> int:
+    """Of a file that may be gone."""
+    try:
+        return Path(name).stat().st_size
+    except OSError:
+        return -1
 
 
 def _state(name: str) -> dict[str, Any]:

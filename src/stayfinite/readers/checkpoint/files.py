@@ -17,6 +17,17 @@ def is_url(path: str) -> bool:
     return _URL.match(path) is not None
 
 
+def why_not_there(path: str) -> str:
+    """In words, of a path at which there is neither a file nor a folder."""
+    place = Path(path)
+    try:
+        if place.exists():
+            return "neither a file nor a folder but a pipe, a socket or a device"
+    except OSError as trouble:  # a link to itself, on older versions of python
+        return f"cannot be opened ({trouble.strerror or trouble})"
+    return "a link that leads nowhere" if place.is_symlink() else "there is no such file or folder"
+
+
 def _remote(path: str) -> tuple[Any, str]:
     try:
         fsspec = importlib.import_module("fsspec")

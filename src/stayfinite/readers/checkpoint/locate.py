@@ -63,7 +63,7 @@ def locate(paths: list[str]) -> list[Location]:
 def _at(path: str) -> list[Location]:
     what = files.what_is(path)
     if what == "missing":
-        raise Unreadable(f"{path}: there is no such file or folder")
+        raise Unreadable(f"{path}: {files.why_not_there(path)}")
     if what == "file":
         if path.endswith(".index.json"):
             return _in_folder(files.parent(path), 0, given=True)

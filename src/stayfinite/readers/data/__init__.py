@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from stayfinite.readers.checkpoint import files
 from stayfinite.readers.data import delimited, images, parquet, tensor_files
 from stayfinite.readers.data.array import StoredArray, StoredData, UnreadableData
 
@@ -20,8 +21,8 @@ def read_data(path: str, images_in: list[str] | None = None, jobs: int = 1) -> S
     if images_in is not None:
         return images.read(images_in, path, jobs)
     place = Path(path)
-    if not place.exists():
-        raise UnreadableData(f"{path}: there is no such file or folder")
+    if not place.is_file() and not place.is_dir():
+        raise UnreadableData(f"{path}: {files.why_not_there(path)}")
     if place.stat().st_size == 0:
         raise UnreadableData(f"{path}: the file is empty; it was created and never written")
     if path.lower().endswith(images.ENDINGS):

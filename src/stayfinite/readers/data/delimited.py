@@ -20,6 +20,7 @@ _ROWS = 4096
 _LOOKED_AT = 200
 _IDS = ("id", "ids", "name", "path", "file", "filename", "image", "image_id", "sample_id", "uuid", "key")
 _MOST_IDS = 2_000_000
+_LONGEST_LINE = 8 << 20
 
 
 def read(path: str) -> StoredData:
@@ -62,10 +63,19 @@ def _open(path: str) -> TextIO:
 
 
 def _reader(handle: TextIO, path: str) -> Iterator[list[str]]:
-    csv.field_size_limit(8 << 20)
-    first = handle.readline()
+    csv.field_size_limit(_LONGEST_LINE)
+    lines = _lines(handle)
+    first = next(lines, "")
     mark = "\t" if path.endswith(".tsv") else max((",", ";", "\t"), key=first.count)
-    return csv.reader(itertools.chain([first], handle), delimiter=mark)
+    return csv.reader(itertools.chain([first], lines), delimiter=mark)
+
+
+def _lines(handle: TextIO) -> Iterator[str]:
+    """Line by line, and no line without end: a sparse file is one of many gigabytes."""
+    while line := handle.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise csv.Error(f"a line is longer than {_LONGEST_LINE >> 20} MB")
+        yield line
 
 
 def _head(path: str) -> list[list[str]]:

@@ -16,7 +16,9 @@ _MOST_COLUMNS = 5000
 
 
 def sniff(head: bytes, name: str) -> bool:
-    """True for a .csv or .tsv, or where names stand over numbers, separated alike."""
+    """True for a .csv or .tsv, or where names stand over numbers, separated alike; never for NUL bytes."""
+    if b"\0" in head and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return False
     if name.endswith(_ENDINGS):
         return True
     lines = head.decode("utf-8", "replace").splitlines()[:3]

@@ -9,11 +9,13 @@ from dataclasses import replace
 from stayfinite.findings.subjects.source_file import INF, Value
 from stayfinite.readers.source import intervals, transfer
 from stayfinite.readers.source.intervals import Span
+from stayfinite.readers.source.names import dotted
 from stayfinite.readers.source.recording import Recorder
 from stayfinite.readers.source.repetition import differences, receiver, reduces, same, transposed
 from stayfinite.readers.source.scope import UNKNOWN
 from stayfinite.readers.source.transfer import Draft, span_of
 from stayfinite.readers.source.values import EDGE_TRAITS, number
+from stayfinite.readers.source.vocabulary import MAXIMUM_NAME
 
 _FOLD: dict[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
@@ -126,6 +128,10 @@ class Arithmetic(Recorder):
         if name == "matmul":
             operation = self.record(node, "matmul", (left, right), style="operator", keep=False)
             return Value("tensor", made=None, dtype=dtype, grad=grad, reference=operation)
+        if name == "add" and any(
+            value.has("eps") or 0 < (value.number or 0) < 1e-2 for value in (left, right)
+        ):
+            traits |= {"raised"}  # p + eps: whatever it is, its author keeps it from 0
         if grad is None and not traits and dtype is None:
             return UNKNOWN
         return Value("tensor", dtype=dtype, grad=grad, traits=traits)
@@ -146,8 +152,10 @@ class Arithmetic(Recorder):
                 operation = self.record(node, "range", (left, right), style="operator", keep=False)
                 drafted = Draft(intervals.NOT_NEGATIVE, traits=frozenset({"range"}))
                 return self.result(drafted, operation, (left, right))
-            if right.has("maximum") or (
-                reduces(right_node, ("max", "amax")) and same(left_node, receiver(right_node))
+            if (
+                right.has("maximum")
+                or (reduces(right_node, ("max", "amax")) and same(left_node, receiver(right_node)))
+                or (not right.known and MAXIMUM_NAME.search((dotted(right_node) or "").rpartition(".")[2]))
             ):
                 return Value(
                     "tensor", -INF, 0.0, made=left.made or right.made, dtype=left.dtype, grad=left.grad,

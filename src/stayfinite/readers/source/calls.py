@@ -10,7 +10,7 @@ from dataclasses import replace
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source import intervals
 from stayfinite.readers.source.layers import Layer, output
-from stayfinite.readers.source.names import dotted, resolve
+from stayfinite.readers.source.names import dotted, resolve, variables
 from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.torch_calls import TorchCaller
 from stayfinite.readers.source.transfer import Draft, maximum, minimum
@@ -77,6 +77,8 @@ class Caller(TorchCaller):
         value = self.scope.variables.get(name) or self.globals.get(name)
         if value is not None and value.kind in ("module", "instance"):
             return self.call_module(node, value)
+        if name in ("float", "int"):
+            return self._plain_number(node)
         args, options = self.arguments(node)
         if name in ("max", "min") and args:
             rule = maximum if name == "max" else minimum
@@ -91,14 +93,6 @@ class Caller(TorchCaller):
             return POSITIVE_UNKNOWN
         if name == "abs" and args:
             return self.apply(node, "abs", args, options, "function")
-        if name in ("float", "int") and args:
-            text = args[0].const
-            if isinstance(text, str):
-                try:
-                    return number(float(text))
-                except ValueError:
-                    return UNKNOWN
-            return args[0]
         if name == "sum" and args:
             return (
                 self.apply(node, "sum", [element_of(args[0])], {}, "function") if args[0].items else UNKNOWN
@@ -108,6 +102,21 @@ class Caller(TorchCaller):
         if name in ("list", "tuple", "reversed", "sorted", "iter", "next") and args:
             return args[0]
         return UNKNOWN
+
+    def _plain_number(self, node: ast.Call) -> Value:
+        """`int(x ** 0.5)`: no gradient flows through what becomes a number of Python."""
+        before, self.scope.no_grad = self.scope.no_grad, True
+        args, _ = self.arguments(node)
+        self.scope.no_grad = before
+        if not args:
+            return UNKNOWN
+        text = args[0].const
+        if isinstance(text, str):
+            try:
+                return number(float(text))
+            except ValueError:
+                return UNKNOWN
+        return args[0] if args[0] is UNKNOWN else replace(args[0], grad=False)
 
     def _method(self, node: ast.Call) -> Value:
         if not isinstance(node.func, ast.Attribute):
@@ -218,8 +227,10 @@ class Caller(TorchCaller):
             or any(isinstance(argument, ast.Starred) for argument in node.args)
         ):
             return UNKNOWN
+        settled = self._settled_parameters(node, function, method=owner is not None)
         key = (
             id(function),
+            settled,
             *(_signature(value) for value in args),
             *((name, _signature(value)) for name, value in sorted(options.items())),
         )
@@ -229,15 +240,16 @@ class Caller(TorchCaller):
         self.sight.inlined += 1
         if owner is not None:
             self.prepare(owner)
-        variables = self.parameters_of(function, args, options, method=owner is not None)
+        parameters = self.parameters_of(function, args, options, method=owner is not None)
         outer = self.scope
         self.scope = Scope(
-            variables,
+            parameters,
             function.name,
             owner,
             outer.depth + 1,
             no_grad=outer.no_grad,
             autocast=outer.autocast,
+            guards=settled,
         )
         try:
             value = self.run(function)
@@ -245,6 +257,28 @@ class Caller(TorchCaller):
             self.scope = outer
         self._memory[key] = value
         return value
+
+    def _settled_parameters(
+        self, node: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool
+    ) -> frozenset[str]:
+        """The parameters that get something the tests around the call speak of."""
+        tests = self.scope.guards | self.scope.selecting
+        if not tests:
+            return frozenset()
+        names = self.positional_names(function, method=method)
+        given = [
+            *zip(names, node.args, strict=False),
+            *((word.arg, word.value) for word in node.keywords if word.arg),
+        ]
+        return frozenset(name for name, argument in given if not tests.isdisjoint(variables(argument)))
+
+    @staticmethod
+    def positional_names(function: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool) -> list[str]:
+        """The names of positional parameters, without `self`."""
+        spec = function.args
+        names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
+        static = any(dotted(decorator) == "staticmethod" for decorator in function.decorator_list)
+        return names[1:] if method and names and not static else names
 
     def parameters_of(
         self,
@@ -256,10 +290,7 @@ class Caller(TorchCaller):
     ) -> dict[str, Value]:
         """Parameters -> values: given, else the default that is written down, else unknown."""
         spec = function.args
-        names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
-        static = any(dotted(decorator) == "staticmethod" for decorator in function.decorator_list)
-        if method and names and not static:
-            names = names[1:]
+        names = self.positional_names(function, method=method)
         found = dict.fromkeys((*names, *(argument.arg for argument in spec.kwonlyargs)), UNKNOWN)
         if spec.defaults:
             for name, default in zip(names[-len(spec.defaults) :], spec.defaults, strict=False):

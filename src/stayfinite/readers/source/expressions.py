@@ -164,12 +164,11 @@ class Evaluator(Arithmetic):
 
     def _compare(self, node: ast.Compare) -> Value:
         left = self.evaluate(node.left)
-        for comparator in node.comparators:
-            self.evaluate(comparator)
+        right = [self.evaluate(comparator) for comparator in node.comparators][-1]
         if any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
             return UNKNOWN
-        operation = self.record(node, "compare", (left,), style="operator", keep=False)
-        return Value("mask", 0.0, 1.0, made=operation, grad=False)
+        operation = self.record(node, "compare", (left,), {"right": right}, style="operator", keep=False)
+        return Value("mask", 0.0, 1.0, made=replace(operation, text=self.text_of(node)), grad=False)
 
     def _boolean(self, node: ast.BoolOp) -> Value:
         """`a and b`: b is only reached where a holds, so a guards it."""

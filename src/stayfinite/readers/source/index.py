@@ -6,6 +6,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
+from stayfinite.readers.source.names import dotted
+
 
 @dataclass(slots=True)
 class Index:
@@ -17,6 +19,14 @@ class Index:
     classes: list[ast.ClassDef] = field(default_factory=list)
     assignments: list[ast.Assign | ast.AnnAssign] = field(default_factory=list)
     keywords: list[ast.keyword] = field(default_factory=list)
+
+
+def updates_only(classes: list[ast.ClassDef]) -> bool:
+    """The file is an optimizer and has no model: nothing in it is differentiated."""
+    bases = [name.rpartition(".")[2] for node in classes for base in node.bases if (name := dotted(base))]
+    return any(name.endswith("Optimizer") for name in bases) and not any(
+        name.endswith("Module") for name in bases
+    )
 
 
 def index(tree: ast.Module) -> Index:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from stayfinite.findings.subjects.source_file import NamedConstant, SourceFile
-from stayfinite.readers.source.index import Index, index
+from stayfinite.readers.source.index import Index, index, updates_only
 from stayfinite.readers.source.names import dotted, imports
 from stayfinite.readers.source.statements import Executor
 from stayfinite.readers.source.suppressions import suppressions
@@ -17,6 +17,7 @@ from stayfinite.readers.source.training import constructed, function_facts
 from stayfinite.readers.source.vocabulary import EPS_NAME
 
 MOST_BYTES = 4 << 20  # no one writes 4 MB of Python by hand
+_FRAMEWORKS = ("transformers", "lightning", "accelerate")
 
 
 class UnreadableSource(Exception):
@@ -73,11 +74,13 @@ def read_source(text: str, path: str) -> SourceFile:
 def read_tree(tree: ast.Module, text: str, path: str) -> SourceFile:
     lines = text.splitlines()
     source = SourceFile(path, text, suppressed=suppressions(lines))
-    if "torch" not in text:
-        return source  # the rules speak of torch alone
+    if "torch" not in text:  # the rules speak of torch alone
+        if any(framework in text for framework in _FRAMEWORKS):
+            source.calls = _called(tree)
+        return source
     try:
         nodes = index(tree)
-        source.constants = _constants(nodes)
+        source.constants = [] if updates_only(nodes.classes) else _constants(nodes)
         executor = Executor(lines, imports(nodes.imports))
         executor.follow(nodes, tests_finite="finite" in text or "isnan" in text)
         source.operations = executor.sight.operations
@@ -88,6 +91,13 @@ def read_tree(tree: ast.Module, text: str, path: str) -> SourceFile:
         raise UnreadableSource(f"{path}: nested too deeply to be followed") from trouble
     source.uses_scaler = "GradScaler" in text or "scaler" in text.lower()
     return source
+
+
+def _called(tree: ast.Module) -> frozenset[str]:
+    """The last names of everything called."""
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [func.attr if isinstance(func, ast.Attribute) else dotted(func) for func in called]
+    return frozenset(name for name in names if name)
 
 
 def _constants(nodes: Index) -> list[NamedConstant]:

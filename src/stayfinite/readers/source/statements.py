@@ -8,13 +8,14 @@ from dataclasses import replace
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source.calls import Caller
 from stayfinite.readers.source.finite_tests import finite_names, refuses_bad_norm
-from stayfinite.readers.source.index import Index
+from stayfinite.readers.source.index import Index, updates_only
 from stayfinite.readers.source.names import dotted, resolve, variables
 from stayfinite.readers.source.scope import UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.values import join
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NO_GRAD = ("no_grad", "inference_mode")
+_CONVERSIONS = ("tensor", "as_tensor", "float", "int", "abs", "float32", "float64")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -22,10 +23,12 @@ class Executor(Caller):
     """Follows a whole file."""
 
     _tests_finite = True
+    _updates_only = False
 
     def follow(self, found: Index, *, tests_finite: bool = True) -> None:
         """The module's own code first, then every function and method by itself."""
         self._memory = {}
+        self._updates_only = updates_only(found.classes)
         self._tests_finite = tests_finite  # False where the file never says isfinite: a walk less
         self._collect(found)
         self.scope = Scope(self.globals, "", finite=self._finite(found.tree.body, own=True))
@@ -95,7 +98,7 @@ class Executor(Caller):
 
     def run(self, function: Function) -> Value:
         scope = self.scope
-        if any(self._is_no_grad(decorator) for decorator in function.decorator_list):
+        if self._updates_only or any(self._is_no_grad(decorator) for decorator in function.decorator_list):
             scope.no_grad = True
         scope.finite = self._finite(function.body)
         scope.refuses_bad_norm = self._tests_finite and refuses_bad_norm(function.body)
@@ -129,6 +132,8 @@ class Executor(Caller):
             scope.targets = frozenset()
             for target in node.targets:
                 self.assign(target, value, node.value)
+            if scope.guards and _converts(node.value, scope.guards):
+                scope.guards = scope.guards | {name for target in node.targets for name in variables(target)}
         elif isinstance(node, ast.AnnAssign):
             if node.value is not None:
                 scope.targets = variables(node.target)
@@ -343,6 +348,14 @@ def _joined(first: dict[str, Value], second: dict[str, Value], prefer: bool = Fa
         else:
             made[name] = a if prefer and b is UNKNOWN else join(a, b)
     return made
+
+
+def _converts(node: ast.expr, tested: frozenset[str]) -> bool:
+    """`torch.tensor(alpha, ...)`, `float(n)`: what was tested, in another shape."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1:
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+    return called in _CONVERSIONS and dotted(node.args[0]) in tested
 
 
 def _replaces(node: ast.If, after: dict[str, Value], before: dict[str, Value]) -> bool:

@@ -201,6 +201,8 @@ class TorchCaller(Evaluator):
             draft.shape = _shape(args, options, name)
             asked = options.get("requires_grad")
             draft.grad = asked is not None and asked.const is True
+        elif name in ("rand_like", "randn_like"):
+            draft.grad = False  # fresh noise, whatever it is shaped like
         dtype = options.get("dtype")
         if dtype is not None and dtype.kind == "dtype":
             draft.dtype = str(dtype.const)

@@ -187,6 +187,7 @@ EPS_NAME = re.compile(
     r"(^|_)(eps|epsilon|tiny|jitter|smooth|smoothing|delta|floor|min|clip|minimum)($|_|\d)", re.IGNORECASE
 )
 MASK_NAME = re.compile(r"(^|_)(mask|masks|masked)($|_|\d)", re.IGNORECASE)
+MAXIMUM_NAME = re.compile(r"(^|_)max(es|ima|imum|_?vals?|_?values?)?_?$", re.IGNORECASE)
 COUNT_NAME = re.compile(r"(^|_)(count|counts|num|n|total|numel|length|lengths)($|_)", re.IGNORECASE)
 
 LOSS_FUNCTIONS = frozenset(

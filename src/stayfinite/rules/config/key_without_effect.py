@@ -54,7 +54,10 @@ class KeyWithoutEffect(Rule[ConfigSet]):
             entries = [
                 e
                 for e in config.entries
-                if not e.section and e.file == config.path and not e.key.startswith("_")
+                if not e.section
+                and e.file == config.path
+                and not e.key.startswith("_")
+                and e.path[0] not in ("hydra", "defaults")  # Hydra reads these itself
             ]
             known = [e for e in entries if e.word in reads or e.word in subject.mentioned]
             if (

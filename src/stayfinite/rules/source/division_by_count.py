@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.source_file import Operation, SourceFile
-from stayfinite.rules.source.phrases import at, edit, evidence, level
+from stayfinite.findings.subjects.source_file import Operation, SourceFile, Value
+from stayfinite.rules.source.phrases import at, edit, evidence, level, selected_later
 
 _PADDING = re.compile(r"atten|attn|padding|pad_mask|input_mask")
 
@@ -48,6 +48,8 @@ class DivisionByEmptyCount(Rule[SourceFile]):
         for operation in subject.named("div"):
             if len(operation.operands) < 2 or operation.guarded or operation.selected:
                 continue
+            if selected_later(subject, operation):
+                continue
             _dividend, divisor = operation.operands[:2]
             if (
                 not divisor.has("count")
@@ -63,13 +65,21 @@ class DivisionByEmptyCount(Rule[SourceFile]):
                 if _PADDING.search(names) or not operation.text or not _masked_sum(operation.text, made.text):
                     continue
             yield self.finding(
-                f"{_shown(made.text, made.name)} (line {made.line}) can be 0, and it is the "
-                "divisor: a mean over nothing is NaN",
+                _sentence(divisor, made),
                 fix="clamp the count: mask.sum().clamp(min=1); for per-class counts leave empty classes out",
                 evidence={**evidence(operation, divisor), **_edit(made)},
                 severity=level(operation, self.severity),
                 **at(subject, operation),
             )
+
+
+def _sentence(divisor: Value, made: Operation) -> str:
+    count = f"{_shown(made.text, made.name)} (line {made.line})"
+    if divisor.made is not None and divisor.made.name in ("add", "sub"):
+        return (
+            f"the divisor is 0 for some value of {count}, on which it rests: the quotient is NaN or infinite"
+        )
+    return f"{count} can be 0, and it is the divisor: a mean over nothing is NaN"
 
 
 def _masked_sum(text: str, divisor: str) -> bool:

@@ -103,6 +103,18 @@ def just_made(value: Value) -> bool:
     return value.has("constant") and value.low == value.high == 0.0 and not trained
 
 
+def selected_later(subject: SourceFile, operation: Operation) -> bool:
+    """A torch.where that tests one of its variables picks the result up: `where(n > 0, x / n, 0)` in two lines."""
+    return any(
+        where.function == operation.function
+        and len(where.operands) > 2
+        and where.operands[0].made is not None
+        and not where.operands[0].made.names.isdisjoint(operation.names)
+        and any(branch.made is operation for branch in where.operands[1:3])
+        for where in subject.named("where")
+    )
+
+
 def taken_out(subject: SourceFile, operation: Operation) -> bool:
     """The result leaves the graph at once: `.item()`, `.detach()` or `.cpu().numpy()` follow."""
     lines = subject.text.splitlines()

@@ -24,7 +24,7 @@ def probability_by_use(subject: SourceFile, operation: Operation) -> bool:
     argument = argument_text(operation.text)
     if operation.no_grad or operation.guarded or operation.selected or not _PLAIN.fullmatch(argument):
         return False
-    if _LOGGED.search(argument):
+    if _LOGGED.search(argument) or operation.operands[0].has("raised"):
         return False
     if _NAME.search(argument):
         return True

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 
+_PART = re.compile(r"model|net|opt|sched|scaler|ema|student|teacher|encoder|decoder|critic|actor|policy|head")
+
 
 class ResumeWithoutOptimizer(Rule[SourceFile]):
     """A resume loads the scheduler's state but not the optimizer's, or the optimizer's but not the scaler's.
@@ -45,8 +47,10 @@ class ResumeWithoutOptimizer(Rule[SourceFile]):
         ]
         loaded = [event.subject.lower() for event in loads]
         has_optimizer = any(re.search("opt", name) and not re.search("sched", name) for name in loaded)
-        if any(not re.fullmatch(r"[\w.]+", name) for name in loaded) or "getattr" in subject.calls:
+        if any(not re.fullmatch(r"[\w.]+", name) for name in loaded):
             return  # what is loaded is chosen at run time
+        if "getattr" in subject.calls and not all(_PART.search(name) for name in loaded):
+            return
         beside = {
             id(event)
             for facts in subject.functions
@@ -72,6 +76,9 @@ class ResumeWithoutOptimizer(Rule[SourceFile]):
         if enabled is not None and enabled.const is False:
             return
         first = next(event for event in loads if re.search("opt", event.subject.lower()))
+        loaded_in = {f.name for f in subject.functions for event in f.events if event is first}
+        if scalers[0].function not in ("", "__init__", *loaded_in):
+            return  # a scaler of another function: another training
         yield self.finding(
             f"the optimizer's state is loaded (line {first.line}), the GradScaler's is not: "
             "it starts at 65536 again",

@@ -10,6 +10,10 @@ from stayfinite.findings.subjects.source_file import Operation, SourceFile
 from stayfinite.rules.source.phrases import at, evidence
 
 _SINGULAR = ("log", "log2", "log10", "sqrt", "rsqrt", "div", "reciprocal", "acos", "asin", "atanh", "pow")
+_COMPARISON = re.compile(r"(?P<left>[\w.]+)\s*(?P<sign><=?|>=?)\s*(?P<right>-?[\w.]+)")
+_ARGUMENT = re.compile(
+    r"([\w.]*\b(log2|log10|log|sqrt|rsqrt|reciprocal)\((?P<mirror>-(torch\.)?expm1\()?|.*/\s*)(?P<name>[\w.]+)\)*"
+)
 
 
 class WhereWithUnsafeBranch(Rule[SourceFile]):
@@ -49,21 +53,44 @@ class WhereWithUnsafeBranch(Rule[SourceFile]):
             condition = operation.operands[0]
             if condition.made is None:
                 continue
-            tested = condition.made.names
-            for branch in operation.operands[1:3]:
+            tested = _tested(condition.made)
+            for taken, branch in zip((True, False), operation.operands[1:3], strict=True):
                 made = branch.made or (branch.reference if isinstance(branch.reference, Operation) else None)
                 unsafe = _unsafe(made, tested)
-                if unsafe is None or branch.grad is False:
+                if unsafe is None or branch.grad is False or not _at_pole(condition.made, taken, unsafe):
                     continue
                 yield self.finding(
-                    f"the branch `{unsafe.text or unsafe.name}` is not finite where the condition is false, "
-                    "and the gradient of the branch not taken is NaN",
+                    f"the branch `{unsafe.text or unsafe.name}` is not finite where the condition is "
+                    f"{'false' if taken else 'true'}, and the gradient of the branch not taken is NaN",
                     fix="make its argument safe first: safe = torch.where(cond, x, 1.0); "
                     "torch.where(cond, f(safe), other)",
                     evidence={**evidence(operation), "unsafe": unsafe.text, "unsafe_line": unsafe.line},
                     **at(subject, operation),
                 )
                 break
+
+
+def _tested(condition: Operation) -> frozenset[str]:
+    """The variables that are tested. The threshold of a Huber loss, `abs_x < beta`, is not one of them."""
+    sides = _COMPARISON.fullmatch(condition.text)
+    if sides is None or any(side.number is not None or side.has("eps") for side in condition.operands[:1]):
+        return condition.names
+    return condition.names - {sides["right"]}
+
+
+def _at_pole(condition: Operation, taken: bool, unsafe: Operation) -> bool:
+    """Where the branch is not taken its function has a pole; what cannot be told counts as yes."""
+    sides = _COMPARISON.fullmatch(condition.text)
+    right = condition.options.get("right")
+    limit = right.number if right is not None else None
+    argument = _ARGUMENT.fullmatch(unsafe.text)
+    if sides is None or limit is None or argument is None or argument["name"] != sides["left"]:
+        return True
+    below = (sides["sign"][0] == "<") is not taken  # the branch is left out below the limit, or above it
+    at_limit = ("=" in sides["sign"]) is not taken
+    if unsafe.name not in ("div", "reciprocal") and below is not bool(argument["mirror"]):
+        return True  # log(x) is bad for all x <= 0, log(-expm1(x)) for all x >= 0
+    return (limit > 0 if below else limit < 0) or (limit == 0 and at_limit)
 
 
 def _unsafe(made: Operation | None, tested: frozenset[str]) -> Operation | None:

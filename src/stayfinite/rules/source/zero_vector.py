@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence, level
+from stayfinite.rules.source.phrases import at, evidence, level, selected_later
 
 
 class ZeroVectorNormalised(Rule[SourceFile]):
@@ -42,6 +42,8 @@ class ZeroVectorNormalised(Rule[SourceFile]):
     def check(self, subject: SourceFile) -> Iterator[Finding]:
         for operation in subject.named("div", "normalize"):
             if not operation.operands or operation.guarded or operation.selected:
+                continue
+            if selected_later(subject, operation):
                 continue
             if operation.name == "normalize":
                 value = operation.operands[0]
