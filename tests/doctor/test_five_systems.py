@@ -91,8 +91,8 @@ def test_the_cause_is_named_before_any_training(name: str, tmp_path: Path) -> No
     [
         ("temi_clustering", 4, 2, 0),
         ("fp16_distillation", 4, 1, 0),
-        ("radiodiff", 40, 10, 2),
-        ("mhc_ocr", 80, 20, 0),
+        pytest.param("radiodiff", 40, 10, 2, marks=pytest.mark.long),
+        pytest.param("mhc_ocr", 80, 20, 0, marks=pytest.mark.long),
     ],
 )
 def test_after_the_failing_run(name: str, steps: int, every: int, seed: int, tmp_path: Path) -> None:
@@ -113,6 +113,7 @@ def test_after_the_failing_run(name: str, steps: int, every: int, seed: int, tmp
     assert {"LOG001", "PRJ005"} <= codes(findings)
 
 
+@pytest.mark.long
 def test_a_dead_but_finite_checkpoint_of_latent_dlm_by_log_and_by_probe(tmp_path: Path) -> None:
     folder = copied("latent_dlm", tmp_path)
     records = run_to_failure(folder, 32, 8)
