@@ -34,7 +34,7 @@ _NULL_RUNS, _CONTROLS, _DEPTH = 3, 2, 3
 _SEED = 20240229
 _POPULAR_TRIED = 3
 _FURTHER_STEPS = 20
-_MOVES_TOO_MUCH = 0.01  # of their size: so far healthy values may not move
+MOVES_TOO_MUCH = 0.01  # of their size: so far healthy values may not move
 
 
 class Counterfactual:
@@ -51,6 +51,7 @@ class Counterfactual:
         self._looked: dict[tuple[object, ...], TrialResult] = {}
         self._done: list[Attempted] = []
         self._remark = ""
+        self._case: Case | None = None
         self._longest = 0.0
 
     def report(self, expected: tuple[str | None, int | None] | None = None) -> ProofReport:
@@ -97,6 +98,16 @@ class Counterfactual:
             )
         return report
 
+    @property
+    def attempted(self) -> dict[str, Attempted]:
+        """Every candidate by its name, with what it changes."""
+        return {one.tried.remedy: one for one in self._done}
+
+    @property
+    def case(self) -> Case | None:
+        """The birth that candidates were tried on; None if none was found."""
+        return self._case
+
     def _write_standalone(self, stage: Stage, one: Attempted, report: ProofReport) -> None:
         """The failing expression with its values, where plain values are all that it needs."""
         case = case_at(stage)
@@ -132,7 +143,7 @@ class Counterfactual:
     # -- trying ------------------------------------------------------------------------------------------
 
     def _try_all(self, stage: Stage) -> None:
-        case = case_at(stage)
+        case = self._case = case_at(stage)
         fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
         order = sorted(fitting, key=lambda p: (p.remedy.popular, p.remedy.rank, p.remedy.name))
         for one in order:
@@ -149,6 +160,8 @@ class Counterfactual:
         """An edit always; what changes updates where there are any, and before the failure if it changes training."""
         if one.edits:
             return True
+        if one.remedy.over_steps and not self._past:
+            return False
         if stage.step.phase == "optimizer" or not one.remedy.of_updates:
             return True
         return bool(stage.result.applied) and (self._past or not one.remedy.trains_otherwise)
@@ -207,7 +220,7 @@ class Counterfactual:
                 return
         stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
         verdict = "proved" if self._works(stage, result) and not stuck else "failed"
-        if verdict == "proved" and moved is not None and moved > _MOVES_TOO_MUCH:
+        if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
         tried = Tried(
             remedy=" + ".join(r.name for r in names),
@@ -216,6 +229,7 @@ class Counterfactual:
             reason=self._reason(stage, result, place.line) if verdict == "failed" else _moves(moved, verdict),
             loss=result.losses[-1][1] if result.losses else None,
             distortion=moved,
+            gradient=result.learns,
             steps=max(0, result.steps - stage.step.step),
             control=control,
             popular=one.remedy.popular,
