@@ -57,6 +57,7 @@ class ProofReport:
 
     tried: list[Tried] = field(default_factory=list)
     blame: str | None = None  # data, state, both, flaky
+    blame_remark: str = ""  # why nobody is blamed
     patch: str | None = None  # a unified diff of the proved remedy
     patched_by: str | None = None  # the remedy that the patch is
     file: str | None = None  # the file of the birth

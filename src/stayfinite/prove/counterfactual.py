@@ -27,6 +27,7 @@ from stayfinite.prove.stage import (
 )
 from stayfinite.prove.standalone import names_of, place_of, standalone
 from stayfinite.prove.trial import Plan, Run, TrialResult
+from stayfinite.prove.two_by_two import TwoByTwo
 from stayfinite.remedies.remedy import Case, Prescription, prescriptions
 from stayfinite.remedies.source import Edit, SourceSite, edited
 
@@ -70,6 +71,9 @@ class Counterfactual:
                 f"untouched, the replay failed in {failed} of {len(null)} runs: nothing can be proved on it"
             )
             return report
+        if self._past:
+            self._say("asking whether the batch or the state is to blame")
+            report.blame, report.blame_remark = TwoByTwo(self._trial, self._over).asked(stage.step.step)
         self._until = stage.step.step + _FURTHER_STEPS
         self._try_all(stage)
         self._judge_gradients()
@@ -321,7 +325,7 @@ class Counterfactual:
     # -- time --------------------------------------------------------------------------------------------
 
     def _trial(self, plan: Plan) -> TrialResult:
-        result = self._run(replace(plan, until=self._until), max(1.0, self._left()))
+        result = self._run(replace(plan, until=plan.until or self._until), max(1.0, self._left()))
         self._longest = max(self._longest, result.seconds)
         return result
 

@@ -7,10 +7,12 @@ import math
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.subjects.run_record import Comparison
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit
 
 _OPPOSITE: Final[dict[type[ast.cmpop], str]] = {ast.Gt: "<=", ast.GtE: "<", ast.Lt: ">=", ast.LtE: ">"}
+_NAMES: Final[dict[type[ast.cmpop], str]] = {ast.Gt: "gt", ast.GtE: "ge", ast.Lt: "lt", ast.LtE: "le"}
 
 
 class SeeingGuard(Remedy):
@@ -25,32 +27,39 @@ class SeeingGuard(Remedy):
 
     def fits(self, case: Case) -> bool:
         """The script compared the bad value, and the answer was False."""
-        return bool(self._lines(case))
+        return bool(_blind(case))
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
         assert site is not None
         found: list[Edit] = []
         for node in ast.walk(site.tree):
-            if not isinstance(node, ast.If) or node.lineno not in self._lines(case):
+            if not isinstance(node, ast.If):
                 continue
             for test in ast.walk(node.test):
-                if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _OPPOSITE:
+                if isinstance(test, ast.Compare) and any(_is(test, one) for one in _blind(case)):
                     left, right = site.code(test.left), site.code(test.comparators[0])
                     text = f"not {left} {_OPPOSITE[type(test.ops[0])]} {right}"
                     whole = test is node.test
                     found.append(Edit(*site.span(test), text if whole else f"({text})", statement=True))
         return found
 
-    @staticmethod
-    def _lines(case: Case) -> set[int]:
-        file = case.site.file if case.site is not None else None
-        return {
-            one.place.line
-            for one in case.step.comparisons
-            if not one.result
-            and one.value is not None
-            and math.isnan(one.value)
-            and one.place.file == file
-            and one.place.line is not None
-        }
+
+def _blind(case: Case) -> list[Comparison]:
+    file = case.site.file if case.site is not None else None
+    return [
+        one
+        for one in case.step.comparisons
+        if not one.result and one.value is not None and math.isnan(one.value) and one.place.file == file
+    ]
+
+
+def _is(test: ast.Compare, seen: Comparison) -> bool:
+    """This very comparison: its line, its operator, and its limit where that is written there."""
+    if len(test.ops) != 1 or _NAMES.get(type(test.ops[0])) != seen.op or seen.place.line is None:
+        return False
+    if not test.lineno <= seen.place.line <= (test.end_lineno or test.lineno):
+        return False
+    limit = test.comparators[0]
+    written = limit.value if isinstance(limit, ast.Constant) else None
+    return not isinstance(written, (int, float)) or seen.threshold is None or written == seen.threshold
