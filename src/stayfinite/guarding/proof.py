@@ -41,6 +41,7 @@ _BY_SIZE = (
     Kind.CAME_IN,
     Kind.EXP_OVERFLOW,
     Kind.HALF_OVERFLOW,
+    Kind.UNKNOWN,
 )
 _SHARE = 0.25  # of the budget, for blame and for culprits each
 
@@ -89,11 +90,19 @@ class StepProof:
     def _obstacle(self) -> str | None:
         calls = self.attempt.window.calls
         if not calls:
-            return "the body of a loop is not called by the guard; guard.step(fn, batch) lets it try"
+            return (
+                "the guard cannot call the body of a watched loop again; give it as a function to "
+                "guard.step(fn, batch), or start the script by `stayfinite run`, which tries on a second run of it"
+            )
         changed = [name for call in calls for name in call.changed_names()]
         if changed:
             return f"the step function reads {changed[0]!r} from its surroundings, which has changed since"
-        return obstacle()
+        reason = obstacle()
+        if reason is None:
+            return None
+        return (
+            f"{reason}; `stayfinite run` tries in a process of its own, `stayfinite replay` from the capsule"
+        )
 
     def _by_size(self, evidence: FailedStep) -> bool:
         """What fails is too large: then a rate, or growth, may be the cause."""

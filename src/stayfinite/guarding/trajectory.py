@@ -17,6 +17,7 @@ from stayfinite.findings import Json
 from stayfinite.findings.trial import Tried
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import PastStep
+from stayfinite.guarding.trial_replay import norm_is_finite
 from stayfinite.prove.counterfactual import MOVES_TOO_MUCH
 from stayfinite.prove.live_code import swapped
 from stayfinite.recover.recovery import Recovery
@@ -181,7 +182,7 @@ class Trajectory:
             for p in g["params"]
             if p.grad is not None
         ]
-        if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+        if not norm_is_finite(gradients):
             return scale.halve()
         scale.unscale(gradients)
         if self._attempt.clip is not None and gradients:

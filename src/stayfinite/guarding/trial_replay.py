@@ -16,6 +16,12 @@ from stayfinite.watch.losses import as_loss, split_aux
 from stayfinite.watch.watcher import Call, Window
 
 
+def norm_is_finite(gradients: Sequence[torch.Tensor]) -> bool:
+    """A norm that overflows is refused as a bad gradient is, and one bad gradient makes the norm bad."""
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    return not norms or bool(torch.isfinite(torch.linalg.vector_norm(torch.stack(norms))))
+
+
 class TrialReplay(Replay):
     """Follows the step, or only asks whether something is bad."""
 
@@ -35,7 +41,7 @@ class TrialReplay(Replay):
             found = self.evidence()
             if found is None:
                 with self.following(None):
-                    self.try_update(self._attempt.make_update)
+                    self.try_update(self._update)
                 found, applied = self.evidence(), 1
             failures = [replace(found, judged=judge(found))] if found is not None else []
         steps = 0
@@ -47,8 +53,17 @@ class TrialReplay(Replay):
 
     def _updated_is_bad(self, following: Sequence[Call]) -> bool:
         """Make the update of the gradients that are there, for good, and ask a further batch."""
-        self._attempt.make_update()
+        self._update()
         return self._is_bad(following)
+
+    def _update(self) -> None:
+        """Clipped as the guard clips."""
+        if self._attempt.clip is not None:
+            with self.only_looking():
+                trained = self._attempt.trained()
+                if trained:
+                    torch.nn.utils.clip_grad_norm_(trained, self._attempt.clip)
+        self._attempt.make_update()
 
     def fails(self, calls: Sequence[Call], *, from_now: bool = False) -> bool:
         """The same without following: only whether something is bad."""
@@ -65,13 +80,14 @@ class TrialReplay(Replay):
                 return True
             (loss / len(calls)).backward()  # type: ignore[no-untyped-call]
         parameters = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
-        if not all(bool(torch.isfinite(p.grad).all()) for p in parameters if p.grad is not None):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not norm_is_finite(gradients):
             return True
         if not self._attempt.update_was_bad:
             return False
         self._recovery.transaction.copy_before_update(self._optimizers)
         try:
-            self._attempt.make_update()
+            self._update()
             return not all(bool(torch.isfinite(p.detach()).all()) for p in parameters)
         finally:
             self._recovery.transaction.undo_update(self._optimizers)
