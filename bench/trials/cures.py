@@ -51,6 +51,7 @@ IS: Final[dict[str, tuple[str, ...]]] = {
     "master-weights": ("float32 optimizer",),
     "max-subtracted": ("max subtracted",),
     "normalize-eps": ("bounded gradient at zero",),
+    "power-of-factors": ("log space", "floor"),
     "scale-floor": ("floor",),
     "seeing-guard": ("a guard that sees NaN",),
     "skipped-step": ("a guard that sees NaN",),

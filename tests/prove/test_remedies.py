@@ -98,6 +98,18 @@ loss.backward()
 )
 
 
+CONFIDENT = (
+    HEAD
+    + """logits = (torch.randn(6, 5) * 30).requires_grad_()
+student = torch.softmax(logits, -1)
+teacher = torch.softmax(torch.randn(6, 5) * 30, -1)
+loss = -torch.log(((student * teacher) ** 0.6 / 0.2).sum(-1)).mean()
+loss.backward()
+bad = not torch.isfinite(logits.grad).all()
+"""
+)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forks_are_cheap() -> None:
     gc.freeze()
@@ -144,6 +156,16 @@ def test_a_guard_that_lets_nan_pass_is_turned_round(tmp_path: Path) -> None:
 def test_a_class_that_never_occurs_is_counted_once(tmp_path: Path) -> None:
     report, _ = proof(tmp_path, NEVER_COUNTED)
     assert report.proved is not None and report.proved.remedy == "smoothed-count"
+
+
+def test_a_power_of_a_product_is_taken_factor_by_factor(tmp_path: Path) -> None:
+    """A floor under the product is finite, too, but where the product underflows it gives no gradient."""
+    report, tried = proof(tmp_path, CONFIDENT)
+    assert report.proved is not None and report.proved.remedy == "power-of-factors"
+    assert report.proved.gradient is True and report.proved.distortion is not None
+    assert report.proved.distortion < 1e-6
+    assert tried["eps-inside"].verdict in ("no gradient", "distorts")
+    assert report.patch is not None and prove.patched_runs(tmp_path / "train.py", report.patch) == "clean"
 
 
 def entered(remedy: Remedy) -> AbstractContextManager[None]:
