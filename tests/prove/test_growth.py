@@ -125,3 +125,31 @@ def test_few_and_small_batches_are_held() -> None:
     assert past.since(10) is None and [s.number for s in past.since(500) or []] == [500]
     past.add(501, attempt_of(torch.zeros(4, device="meta")), None)
     assert past.newest is not None and past.since(500) is None
+
+
+def closure_of(tensor: Tensor) -> Attempt:
+    made = object.__new__(Attempt)
+    made.window, made.rates = Window(batches=[None], calls=[Call.of(lambda: tensor.sum(), ())]), [0.1]
+    return made
+
+
+def test_what_closures_hold_is_counted() -> None:
+    past, always = PastSteps(), torch.zeros(30 << 20)  # 120 MB that live anyway
+    for number in range(3):
+        past.add(number, closure_of(always), None)
+    assert [step.number for step in past.since(1) or []] == [1, 2]  # held once, by whoever else holds it
+    past.add(3, closure_of(torch.zeros(20 << 20)), None)
+    assert past.since(1) is None
+    past.add(4, closure_of(torch.zeros(4, requires_grad=True) * 2), None)  # with its graph
+    assert past.since(3) is None and [s.number for s in past.since(4) or []] == [4]
+
+
+def test_late_binding_is_noticed() -> None:
+    past, batch = PastSteps(), torch.zeros(2)
+    for number in range(3):
+        batch = torch.full((2,), float(number))
+        made = closure_of(batch)
+        made.window.calls[0] = Call.of(lambda: batch.sum(), ())  # noqa: B023 - that is what is tested
+        past.add(number, made, None)
+    assert past.since(0) is None  # called again, the first would compute the batch of the last
+    assert past.newest is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,6 +56,7 @@ def step_again(
     failed = tracer.failure(loss, "loss") or tracer.failure()
     if failed is None:
         return None
+    failed = replace(failed, step=int(kept.facts.get("step", 0)))
     return to_incident(failed, explain(failed), {})
 
 
