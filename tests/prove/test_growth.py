@@ -110,21 +110,27 @@ def attempt_of(batch: Tensor) -> Attempt:
 
 
 def test_few_and_small_batches_are_held() -> None:
-    past = PastSteps()
-    assert past.since(0) is None and past.newest is None
-    for number in range(10):
-        past.add(number, attempt_of(torch.zeros(4)), None)
-    assert [step.number for step in past.since(4) or []] == [4, 5, 6, 7, 8, 9]
-    past.forget_before(8)
-    assert [step.number for step in past.since(8) or []] == [8, 9]
-    for number in range(10, 10 + MOST_STEPS):
-        past.add(number, attempt_of(torch.zeros(4)), None)
-    assert past.since(8) is None  # some of these steps are gone: the rest would be another training
-    assert len(past.since(10) or []) == MOST_STEPS
-    past.add(500, attempt_of(torch.zeros(20 << 20)), None)  # 80 MB alone: the newest stays, nothing else
-    assert past.since(10) is None and [s.number for s in past.since(500) or []] == [500]
-    past.add(501, attempt_of(torch.zeros(4, device="meta")), None)
-    assert past.newest is not None and past.since(500) is None
+    past, first, second = PastSteps(), (1, 0), (2, 0)
+    assert past.since(first) == [] and past.newest is None
+    for _ in range(10):
+        past.add(first, attempt_of(torch.zeros(4)), None)
+    assert (
+        len(past.since(first) or []) == 10 and past.since(second) == []
+    )  # the copy was taken this very moment
+    past.add(second, attempt_of(torch.ones(4)), None)
+    assert len(past.since(second) or []) == 1 and past.since(first) == []
+    for _ in range(MOST_STEPS):
+        past.add(second, attempt_of(torch.zeros(4)), None)
+    assert past.since(second) is None  # some of these steps are gone: the rest would be another training
+    assert past.since((2, 1)) == []  # the run went back to that copy: nothing was applied since
+    past.add((2, 1), attempt_of(torch.zeros(4)), None)
+    past.add((2, 1), attempt_of(torch.zeros(20 << 20)), None)  # 80 MB alone: the newest stays, nothing else
+    assert past.since((2, 1)) is None and past.newest is not None
+    for stamp in ((3, 1), (4, 1)):
+        past.add(stamp, attempt_of(torch.zeros(4, device="meta")), None)
+        assert len(past.since(stamp) or []) == 1
+    past.add((4, 1), attempt_of(torch.zeros(4, device="meta")), None)
+    assert past.since((4, 1)) is None
 
 
 def closure_of(tensor: Tensor) -> Attempt:
@@ -135,13 +141,15 @@ def closure_of(tensor: Tensor) -> Attempt:
 
 def test_what_closures_hold_is_counted() -> None:
     past, always = PastSteps(), torch.zeros(30 << 20)  # 120 MB that live anyway
-    for number in range(3):
-        past.add(number, closure_of(always), None)
-    assert [step.number for step in past.since(1) or []] == [1, 2]  # held once, by whoever else holds it
-    past.add(3, closure_of(torch.zeros(20 << 20)), None)
-    assert past.since(1) is None
-    past.add(4, closure_of(torch.zeros(4, requires_grad=True) * 2), None)  # with its graph
-    assert past.since(3) is None and [s.number for s in past.since(4) or []] == [4]
+    past.add((0, 0), closure_of(always), None)
+    for _ in range(3):
+        past.add((1, 0), closure_of(always), None)
+    assert len(past.since((1, 0)) or []) == 3  # held by whoever else holds it
+    past.add((1, 0), closure_of(torch.zeros(20 << 20)), None)
+    assert past.since((1, 0)) is None
+    past.add((2, 0), closure_of(torch.zeros(4)), None)
+    past.add((2, 0), closure_of(torch.zeros(4, requires_grad=True) * 2), None)  # with its graph
+    assert past.since((2, 0)) is None
 
 
 def test_late_binding_is_noticed() -> None:
@@ -150,6 +158,6 @@ def test_late_binding_is_noticed() -> None:
         batch = torch.full((2,), float(number))
         made = closure_of(batch)
         made.window.calls[0] = Call.of(lambda: batch.sum(), ())  # noqa: B023 - that is what is tested
-        past.add(number, made, None)
-    assert past.since(0) is None  # called again, the first would compute the batch of the last
+        past.add((1, 0), made, None)
+    assert past.since((1, 0)) is None  # called again, the first would compute the batch of the last
     assert past.newest is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stayfinite.findings import Incident
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.past_steps import PastStep, PastSteps
+from stayfinite.guarding.past_steps import PastStep, PastSteps, Stamp
 from stayfinite.guarding.run import GuardedRun
 
 WHEN = ("off", "failure", "stop")
@@ -48,10 +48,11 @@ class StepProofs:
         """Keep the functions and batches of a step that went well."""
         if self._settings.when == "off" or not attempt.window.calls:
             return
+        self._past.add(self._stamp(), attempt, self._run.recovery.transaction.rng)
+
+    def _stamp(self) -> Stamp:
         recovery = self._run.recovery
-        if recovery.last_good.step is not None:
-            self._past.forget_before(recovery.last_good.step)
-        self._past.add(self._run.reporter.step, attempt, recovery.transaction.rng)
+        return recovery.last_good.taken, recovery.ladder.counters.rollbacks
 
     def look_into(self, incident: Incident, evidence: FailedStep | None, attempt: Attempt) -> None:
         """Try remedies on the step, if it is time for that."""
@@ -84,5 +85,4 @@ class StepProofs:
             incident.proof_remark = f"trying remedies failed: {type(error).__name__}: {error}"
 
     def _since_the_copy(self) -> list[PastStep] | None:
-        good = self._run.recovery.last_good.step
-        return self._past.since(good) if good is not None else None
+        return self._past.since(self._stamp()) if self._run.recovery.last_good.available else None

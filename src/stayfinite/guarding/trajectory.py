@@ -127,7 +127,7 @@ class Trajectory:
 
     def _run(self, remedies: Sequence[Remedy], factor: float, *, from_copy: bool) -> Json:
         transaction, optimizers = self._recovery.transaction, self._attempt.optimizers
-        own = PastStep(-1, self._attempt.window, transaction.rng, tuple(self._attempt.rates), 0)
+        own = PastStep((0, 0), self._attempt.window, transaction.rng, tuple(self._attempt.rates))
         if from_copy:
             self._recovery.last_good.restore()
             steps = [*self._past, own]
