@@ -14,6 +14,7 @@ from torch import Tensor
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.prove.attempted import Attempted, patch_of, quality
 from stayfinite.prove.expression import distortion, looked_at
+from stayfinite.prove.judgement import moves, why_failed, works
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -223,14 +224,14 @@ class Counterfactual:
             if any(done.tried.proved for done in self._done[found:]):
                 return
         stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
-        verdict = "proved" if self._works(stage, result) and not stuck else "failed"
+        verdict = "proved" if works(stage, result) and not stuck else "failed"
         if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
         tried = Tried(
             remedy=" + ".join(r.name for r in names),
             sentence="; ".join(r.sentence for r in names),
             verdict=verdict,
-            reason=self._reason(stage, result, place.line) if verdict == "failed" else _moves(moved, verdict),
+            reason=why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict),
             loss=result.losses[-1][1] if result.losses else None,
             distortion=moved,
             gradient=result.learns,
@@ -289,27 +290,6 @@ class Counterfactual:
 
     # -- judging -----------------------------------------------------------------------------------------
 
-    def _works(self, stage: Stage, result: TrialResult) -> bool:
-        if not result.clean:
-            return False
-        losses = [loss for _, loss in result.losses]
-        finite = all(torch.isfinite(torch.tensor(losses)).tolist()) if losses else True
-        return finite and (result.applied > 0 or stage.result.applied == 0)
-
-    def _reason(self, stage: Stage, result: TrialResult, line: int | None) -> str:
-        if result.ended != "finished":
-            return f"the run {result.ended}"
-        if result.error is not None:
-            return f"it raised {result.error.splitlines()[0][:120]}"
-        if result.failures:
-            judged = result.failures[0].judged
-            at = judged[0].birth.birth.line if judged else None
-            again = "still" if at == line or at is None else "now"
-            later = result.failures[0].step - stage.step.step
-            when = f", {later} steps later" if later > 0 else ""
-            return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
-        return "no update was made any more"
-
     def _judge_gradients(self) -> None:
         """A remedy that cuts the failing sample off loses where another one lets it learn."""
         if not any(one.learns and one.tried.proved for one in self._done):
@@ -339,7 +319,3 @@ class Counterfactual:
             self._remark or f"the budget of {self._seconds:.0f} s was used up; not everything was tried"
         )
         return True
-
-
-def _moves(moved: float | None, verdict: str) -> str:
-    return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""
