@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from trials.cures import IS, NAMED, is_of_the_kind
 
 import prove
 from stayfinite.findings.trial import ProofReport, Tried
@@ -229,3 +230,11 @@ def test_torch_is_as_it_was_after_every_remedy() -> None:
                 raise ZeroDivisionError
     assert before == [getattr(owner, name) for owner, name in patched]
     assert ScalerFloor.name and ReappliedRate.name
+
+
+def test_the_table_of_kinds_names_remedies_that_exist() -> None:
+    assert set(IS) <= {one.name for one in all_remedies()}
+    assert {kind for kinds in IS.values() for kind in kinds} <= set(NAMED)
+    fact = {"fix_summary": "sqrt(var + eps)", "birth_lines": [3]}
+    assert is_of_the_kind("eps-inside", fact, 3) and not is_of_the_kind("clipping", fact, 3)
+    assert is_of_the_kind("log-space + log-floor", fact, 3)
