@@ -36,6 +36,7 @@ SAME = {
     "floor": ("log-floor", "log-eps", "scale-floor"), "norm": ("eps-inside",), "eps": ("guarded-division",),
     "margin": ("domain-margin",), "std-of-one": ("spread-of-one",), "zero-infinity": ("ctc-zero-infinity",),
     "float32": ("float32-operation", "float32"), "float32-optimizer": ("master-weights",), "clip": ("clipping",),
+    "guarded-division": ("smoothed-count",),  # the count is guarded where it is made
     "growth": ("much-lower-rate",), "skip-step": ("skipped-step",), "max-subtracted": ("max-subtracted",),
 }  # fmt: skip
 
