@@ -33,16 +33,19 @@ class Request:
 def replay(asked: Request) -> int:
     """Do it; gives the exit code."""
     from stayfinite.prove import capsule
+    from stayfinite.prove.capsule_facts import missing
     from stayfinite.prove.patching import DoesNotApply
 
     folder = asked.incident if asked.incident.is_dir() else asked.incident.parent
     try:
         incident = Incident.from_json(json.loads((folder / "incident.json").read_text(encoding="utf-8")))
         kept = capsule.read(folder / "capsule")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise click.UsageError(f"{folder} holds no incident that can be read: {error}") from None
     except capsule.NotPlain as refused:
         raise click.UsageError(str(refused)) from None
+    if (lacking := missing(kept.facts)) is not None:
+        raise click.UsageError(f"{folder / 'capsule'} is damaged: {lacking!r} is missing")
     for difference in capsule.differences(kept.facts):
         click.echo(f"Differs  {difference}")
     try:

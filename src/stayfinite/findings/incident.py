@@ -145,6 +145,7 @@ class Incident:
     patch: str | None = None  # a unified diff of a remedy that is proved
     test: str | None = None  # a test that fails without the patch and passes with it
     standalone: str | None = None  # a script of a few lines that fails on its own
+    blame_remark: str = ""  # why nobody is blamed, where that was asked
     proof_remark: str = ""  # what the reader of a proof must know
 
     def _repr_html_(self) -> str:
@@ -173,6 +174,7 @@ class Incident:
             "patch": self.patch,
             "test": self.test,
             "standalone": self.standalone,
+            **({"blame_remark": self.blame_remark} if self.blame_remark else {}),
             **({"proof_remark": self.proof_remark} if self.proof_remark else {}),
             **({"growth": jsonable(self.growth)} if self.growth else {}),
             **({"not_located": self.not_located} if self.not_located else {}),

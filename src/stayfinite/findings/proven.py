@@ -27,6 +27,7 @@ _CONTRADICTED: Final[dict[str, frozenset[str]]] = {
 def attach(incident: Incident, report: ProofReport) -> None:
     """Write what was tried into the incident, and order its findings by it."""
     incident.blame = report.blame or incident.blame
+    incident.blame_remark = report.blame_remark if incident.blame is None else ""
     incident.tried, incident.patch, incident.proof_remark = report.tried, report.patch, report.remark
     incident.test, incident.standalone = report.test or incident.test, report.standalone
     best = report.proved

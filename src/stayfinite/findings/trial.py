@@ -8,7 +8,7 @@ from typing import Any
 
 from stayfinite.findings.jsonable import Json, as_float, fields_of
 
-VERDICTS = ("proved", "failed", "no gradient", "distorts")
+VERDICTS = ("proved", "failed", "no gradient", "distorts", "postpones")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,9 @@ class Tried:
     loss: float | None = None
     distortion: float | None = (
         None  # how far healthy values moved, relative to their size; None: nothing to compare
+    )
+    gradient: bool | None = (
+        None  # whether what failed still gets a gradient; None: it never could, or nobody asked
     )
     steps: int = 0  # steps that were run with it after the failing one
     control: bool = False
@@ -54,6 +57,7 @@ class ProofReport:
 
     tried: list[Tried] = field(default_factory=list)
     blame: str | None = None  # data, state, both, flaky
+    blame_remark: str = ""  # why nobody is blamed
     patch: str | None = None  # a unified diff of the proved remedy
     patched_by: str | None = None  # the remedy that the patch is
     file: str | None = None  # the file of the birth

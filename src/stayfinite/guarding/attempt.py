@@ -47,6 +47,7 @@ class Attempt:
     group: list[Optimizer]  # those, and all others that the same losses reached: applied or refused together
     beside: Reading | None = None  # the gradients of the others
     norm: Tensor | None = None  # where it is another than the reading's
+    clip: float | None = None  # what its gradients are clipped at by the guard
     bad_settings: list[str] = field(default_factory=list)
     copied: bool = False  # parameters and optimizer state were copied, so the update can be taken back
     made: bool = False  # an optimizer has changed something, and a copy can take it back

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from stayfinite.findings import Incident
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
+from stayfinite.guarding.past_steps import PastStep, PastSteps, Stamp
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.watch.watcher import Window
 
 WHEN = ("off", "failure", "stop")
 
@@ -36,7 +36,7 @@ class StepProofs:
 
     def __init__(self, run: GuardedRun, settings: ProofSettings) -> None:
         self._run, self._settings = run, settings
-        self._healthy: Window | None = None
+        self._past = PastSteps()
         self._known: set[tuple[str | None, int | None]] = set()
         self._waiting: tuple[FailedStep, Attempt] | None = None
 
@@ -46,8 +46,13 @@ class StepProofs:
 
     def healthy(self, attempt: Attempt) -> None:
         """Keep the functions and batches of a step that went well."""
-        if self._settings.when != "off" and attempt.window.calls:
-            self._healthy = Window(batches=attempt.window.batches, calls=attempt.window.calls)
+        if self._settings.when == "off" or not attempt.window.calls:
+            return
+        self._past.add(self._stamp(), attempt, self._run.recovery.transaction.rng)
+
+    def _stamp(self) -> Stamp:
+        recovery = self._run.recovery
+        return recovery.last_good.taken, recovery.ladder.counters.rollbacks
 
     def look_into(self, incident: Incident, evidence: FailedStep | None, attempt: Attempt) -> None:
         """Try remedies on the step, if it is time for that."""
@@ -69,11 +74,15 @@ class StepProofs:
         proof = StepProof(
             self._run.recovery,
             attempt,
-            self._healthy,
+            self._past.newest,
             self._settings.seconds,
             lambda text: reporter.note("proof", text=text),
+            self._since_the_copy(),
         )
         try:
             proof.prove(incident, evidence)
         except Exception as error:  # noqa: BLE001 - a proof that fails must not end the training it is for
             incident.proof_remark = f"trying remedies failed: {type(error).__name__}: {error}"
+
+    def _since_the_copy(self) -> list[PastStep] | None:
+        return self._past.since(self._stamp()) if self._run.recovery.last_good.available else None

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from stayfinite.findings import Incident, Json
+from stayfinite.findings.jsonable import jsonable
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.prove import capsule
 from stayfinite.recover.rng import RngState
@@ -38,7 +40,9 @@ def write_step_capsule(
         "calls": told,
         "function": f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', '?')}",
         "python_random": [list(part) if isinstance(part, tuple) else part for part in before.python],
-        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast": _autocast(state),
+        "clip": attempt.clip,
+        "optimizers": [_settings(optimizer) for optimizer in state.optimizers],
         "scale": float(state.scaler.get_scale()) if state.scaler is not None else None,
         "training": {name: model.training for name, model in state.models.items()},
     }
@@ -46,6 +50,43 @@ def write_step_capsule(
     for name, model in state.models.items():
         own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         models.update({f"{name}/{key}": tensor for key, tensor in own.items()})
-    tensors = {"arguments": arguments, "random": {"torch": before.torch_cpu}, "models": models}
+    tensors = {
+        "arguments": arguments,
+        "random": {"torch": before.torch_cpu},
+        "models": models,
+        "optimizer": _moments(state),
+    }
     left_out = capsule.write(folder, facts, tensors, sorted(one for one in path if one))
     return "; ".join(left_out) or None
+
+
+def _autocast(state: TrainingState) -> dict[str, Json]:
+    """What the step function found around it; what it enters itself it enters again."""
+    device = next(iter(state.parameter_names)).device.type
+    dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return {"device": device, "enabled": torch.is_autocast_enabled(device), "dtype": dtype}
+
+
+def _settings(optimizer: Optimizer) -> dict[str, Json]:
+    """Its class and the plain numbers of its groups."""
+    groups = [
+        {
+            key: float(value)
+            for key, value in group.items()
+            if isinstance(value, (int, float, Tensor)) and key != "params"
+        }
+        for group in optimizer.param_groups
+    ]
+    return {"kind": type(optimizer).__name__, "groups": jsonable(groups)}
+
+
+def _moments(state: TrainingState) -> dict[str, Tensor]:
+    """optimizer / number of the parameter / name -> what the optimizer keeps of it."""
+    found: dict[str, Tensor] = {}
+    for number, optimizer in enumerate(state.optimizers):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for index, parameter in enumerate(parameters):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    found[f"{number}/{index}/{key}"] = value
+    return found

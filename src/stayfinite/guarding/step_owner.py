@@ -146,7 +146,18 @@ class StepOwner:
         norm = norm if reading.gradients else norm.to(self._run.device)
         numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering(), marks, vitals)
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
-        return Attempt(window, reading, optimizers, step, rates, numbers, group, others, bad_settings=wrong)
+        return Attempt(
+            window,
+            reading,
+            optimizers,
+            step,
+            rates,
+            numbers,
+            group,
+            others,
+            clip=self.clip,
+            bad_settings=wrong,
+        )
 
     # -- look, then update
 

@@ -30,6 +30,7 @@ from stayfinite.recover import Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.recover.roll_call import trained_by_all
+from stayfinite.recover.state import TrainingState
 from stayfinite.recover.wrapped import optimizer_of
 from stayfinite.watch.intercept import around_step, intercept, roots_of
 
@@ -81,6 +82,11 @@ class ScriptTraining:
         self._forget()
         if self._first_forward is not None:
             self._first_forward.remove()
+
+    @property
+    def state(self) -> TrainingState | None:
+        """What is trained, once there is something."""
+        return self._guard.state if self._guard is not None else None
 
     def remarks(self, *, weights_are_finite: bool) -> Iterator[str]:
         """What the reader of a report should know."""

@@ -19,6 +19,7 @@ import torch
 from stayfinite.findings.mechanism.classify import judge
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.launch import beginning, script
+from stayfinite.launch.arranged_step import ArrangedStep
 from stayfinite.launch.options import Options
 from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
@@ -73,6 +74,7 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     if plan.until is not None:
         asked["stop_after_step"] = plan.until
     session = Session(_traced(options, asked))
+    arranged = ArrangedStep(plan.arrangement, session) if plan.arrangement is not None else None
     record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)
     told = False
 
@@ -83,6 +85,7 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
         told = True
         session.finish(outcome)
         result = _result(session, outcome, record)
+        result.arranged = arranged is not None and arranged.made
         torch.save(result, exchange.with_suffix(".part"))
         exchange.with_suffix(".part").replace(exchange)
 
@@ -98,6 +101,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
         stack.enter_context(record.in_effect())
         _install(plan.texts)
         session.start()
+        if arranged is not None:
+            arranged.install()
         for remedy in plan.remedies:
             context = remedy.applied()
             if context is not None:
@@ -136,7 +141,7 @@ def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> T
     failures = []
     for suspicion in session.failures():
         step = suspicion.evidence or FailedStep(suspicion.step, "state", suspicion.kind)
-        failures.append(replace(step, judged=judge(step)))
+        failures.append(replace(session.observers.complete(step), judged=judge(step)))
     error = outcome.error
     return TrialResult(
         failures=failures,

@@ -18,9 +18,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from stayfinite.prove.capsule_facts import complaint
+
 SCHEMA = 1
 LIMIT = 2 << 30
 _ALLOWED = {".json", ".safetensors", ".source"}
+_LARGEST = {".json": 256 << 20, ".safetensors": LIMIT + (64 << 20), ".source": 64 << 20}
 
 
 class NotPlain(Exception):
@@ -83,21 +86,41 @@ def read(folder: Path) -> Capsule:
     if not (folder / "capsule.json").is_file():
         raise NotPlain(f"{folder} is no capsule: it has no capsule.json")
     strange = sorted(
-        path.name for path in folder.iterdir() if path.suffix not in _ALLOWED or not path.is_file()
+        path.name
+        for path in folder.iterdir()
+        if path.suffix not in _ALLOWED or path.is_symlink() or not path.is_file()
     )
     if strange:
         raise NotPlain(
             f"{folder / strange[0]} is not plain data, and a capsule holds nothing else: it was not loaded"
         )
+    large = [path.name for path in sorted(folder.iterdir()) if path.stat().st_size > _LARGEST[path.suffix]]
+    if large:
+        raise NotPlain(f"{folder / large[0]} is larger than anything that is written here: it was not loaded")
     try:
         facts = json.loads((folder / "capsule.json").read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise NotPlain(f"{folder} is damaged: its facts are no table")
         if facts.get("schema") != SCHEMA:
             raise NotPlain(
                 f"{folder} has schema {facts.get('schema')!r}; this version of stayfinite reads {SCHEMA}"
             )
+        wrong = complaint(facts)
+        if wrong is not None:
+            raise NotPlain(f"{folder} is damaged: {wrong}")
         tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-    except (ValueError, AttributeError, SafetensorError) as error:
-        raise NotPlain(f"{folder} is damaged: {error}") from None
+    except (
+        ValueError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        OSError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
+        raise NotPlain(
+            f"{folder} is damaged: {str(error).splitlines()[0][:200] if str(error) else 'unreadable'}"
+        ) from None
     return Capsule(facts, tensors)
 
 
@@ -108,7 +131,7 @@ def differences(facts: Mapping[str, Any]) -> list[str]:
         path = Path(name)
         if not path.is_file():
             found.append(f"source: {name} is gone")
-        elif digest(path) != was:
+        elif path.stat().st_size > _LARGEST[".source"] or digest(path) != was:
             found.append(f"source: {name} has changed")
     now = versions()
     for name, was in facts.get("versions", {}).items():
@@ -151,8 +174,15 @@ def plain(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 def restored(value: Any, tensors: Mapping[str, Tensor], model: nn.Module) -> Any:
     """The reverse of `plain`; every module is `model`."""
+    try:
+        return _restored(value, tensors, model)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError) as error:
+        raise NotPlain(f"an argument in the capsule is damaged: {type(error).__name__}: {error}") from None
+
+
+def _restored(value: Any, tensors: Mapping[str, Tensor], model: nn.Module) -> Any:
     if isinstance(value, list):
-        return [restored(item, tensors, model) for item in value]
+        return [_restored(item, tensors, model) for item in value]
     if not isinstance(value, dict):
         return value
     if "$tensor" in value:
@@ -162,7 +192,7 @@ def restored(value: Any, tensors: Mapping[str, Tensor], model: nn.Module) -> Any
     if "$float" in value:
         return float.fromhex(value["$float"])
     if "$tuple" in value:
-        return tuple(restored(item, tensors, model) for item in value["$tuple"])
+        return tuple(_restored(item, tensors, model) for item in value["$tuple"])
     if "$dict" in value:
-        return {key: restored(item, tensors, model) for key, item in value["$dict"].items()}
+        return {key: _restored(item, tensors, model) for key, item in value["$dict"].items()}
     raise NotPlain(f"an argument of type {value.get('$left_out', '?')} could not be kept in the capsule")

@@ -14,6 +14,7 @@ from torch import Tensor
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.prove.attempted import Attempted, patch_of, quality
 from stayfinite.prove.expression import distortion, looked_at
+from stayfinite.prove.judgement import moves, why_failed, works
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -27,6 +28,7 @@ from stayfinite.prove.stage import (
 )
 from stayfinite.prove.standalone import names_of, place_of, standalone
 from stayfinite.prove.trial import Plan, Run, TrialResult
+from stayfinite.prove.two_by_two import TwoByTwo
 from stayfinite.remedies.remedy import Case, Prescription, prescriptions
 from stayfinite.remedies.source import Edit, SourceSite, edited
 
@@ -34,7 +36,7 @@ _NULL_RUNS, _CONTROLS, _DEPTH = 3, 2, 3
 _SEED = 20240229
 _POPULAR_TRIED = 3
 _FURTHER_STEPS = 20
-_MOVES_TOO_MUCH = 0.01  # of their size: so far healthy values may not move
+MOVES_TOO_MUCH = 0.01  # of their size: so far healthy values may not move
 
 
 class Counterfactual:
@@ -51,6 +53,7 @@ class Counterfactual:
         self._looked: dict[tuple[object, ...], TrialResult] = {}
         self._done: list[Attempted] = []
         self._remark = ""
+        self._case: Case | None = None
         self._longest = 0.0
 
     def report(self, expected: tuple[str | None, int | None] | None = None) -> ProofReport:
@@ -69,6 +72,9 @@ class Counterfactual:
                 f"untouched, the replay failed in {failed} of {len(null)} runs: nothing can be proved on it"
             )
             return report
+        if self._past:
+            self._say("asking whether the batch or the state is to blame")
+            report.blame, report.blame_remark = TwoByTwo(self._trial, self._over).asked(stage.step.step)
         self._until = stage.step.step + _FURTHER_STEPS
         self._try_all(stage)
         self._judge_gradients()
@@ -96,6 +102,16 @@ class Counterfactual:
                 else "no remedy that was tried makes it finite"
             )
         return report
+
+    @property
+    def attempted(self) -> dict[str, Attempted]:
+        """Every candidate by its name, with what it changes."""
+        return {one.tried.remedy: one for one in self._done}
+
+    @property
+    def case(self) -> Case | None:
+        """The birth that candidates were tried on; None if none was found."""
+        return self._case
 
     def _write_standalone(self, stage: Stage, one: Attempted, report: ProofReport) -> None:
         """The failing expression with its values, where plain values are all that it needs."""
@@ -132,7 +148,7 @@ class Counterfactual:
     # -- trying ------------------------------------------------------------------------------------------
 
     def _try_all(self, stage: Stage) -> None:
-        case = case_at(stage)
+        case = self._case = case_at(stage)
         fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
         order = sorted(fitting, key=lambda p: (p.remedy.popular, p.remedy.rank, p.remedy.name))
         for one in order:
@@ -149,6 +165,8 @@ class Counterfactual:
         """An edit always; what changes updates where there are any, and before the failure if it changes training."""
         if one.edits:
             return True
+        if one.remedy.over_steps and not self._past:
+            return False
         if stage.step.phase == "optimizer" or not one.remedy.of_updates:
             return True
         return bool(stage.result.applied) and (self._past or not one.remedy.trains_otherwise)
@@ -206,16 +224,17 @@ class Counterfactual:
             if any(done.tried.proved for done in self._done[found:]):
                 return
         stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
-        verdict = "proved" if self._works(stage, result) and not stuck else "failed"
-        if verdict == "proved" and moved is not None and moved > _MOVES_TOO_MUCH:
+        verdict = "proved" if works(stage, result) and not stuck else "failed"
+        if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
         tried = Tried(
             remedy=" + ".join(r.name for r in names),
             sentence="; ".join(r.sentence for r in names),
             verdict=verdict,
-            reason=self._reason(stage, result, place.line) if verdict == "failed" else _moves(moved, verdict),
+            reason=why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict),
             loss=result.losses[-1][1] if result.losses else None,
             distortion=moved,
+            gradient=result.learns,
             steps=max(0, result.steps - stage.step.step),
             control=control,
             popular=one.remedy.popular,
@@ -271,27 +290,6 @@ class Counterfactual:
 
     # -- judging -----------------------------------------------------------------------------------------
 
-    def _works(self, stage: Stage, result: TrialResult) -> bool:
-        if not result.clean:
-            return False
-        losses = [loss for _, loss in result.losses]
-        finite = all(torch.isfinite(torch.tensor(losses)).tolist()) if losses else True
-        return finite and (result.applied > 0 or stage.result.applied == 0)
-
-    def _reason(self, stage: Stage, result: TrialResult, line: int | None) -> str:
-        if result.ended != "finished":
-            return f"the run {result.ended}"
-        if result.error is not None:
-            return f"it raised {result.error.splitlines()[0][:120]}"
-        if result.failures:
-            judged = result.failures[0].judged
-            at = judged[0].birth.birth.line if judged else None
-            again = "still" if at == line or at is None else "now"
-            later = result.failures[0].step - stage.step.step
-            when = f", {later} steps later" if later > 0 else ""
-            return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
-        return "no update was made any more"
-
     def _judge_gradients(self) -> None:
         """A remedy that cuts the failing sample off loses where another one lets it learn."""
         if not any(one.learns and one.tried.proved for one in self._done):
@@ -307,7 +305,7 @@ class Counterfactual:
     # -- time --------------------------------------------------------------------------------------------
 
     def _trial(self, plan: Plan) -> TrialResult:
-        result = self._run(replace(plan, until=self._until), max(1.0, self._left()))
+        result = self._run(replace(plan, until=plan.until or self._until), max(1.0, self._left()))
         self._longest = max(self._longest, result.seconds)
         return result
 
@@ -321,7 +319,3 @@ class Counterfactual:
             self._remark or f"the budget of {self._seconds:.0f} s was used up; not everything was tried"
         )
         return True
-
-
-def _moves(moved: float | None, verdict: str) -> str:
-    return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""

@@ -55,6 +55,8 @@ def apply(patch: str, script: Path | None = None) -> list[Patched]:
         if name is None:
             continue
         file = script or Path("/" + name.group(1))
+        if file.suffix != ".py" and script is None:
+            raise DoesNotApply(f"{file} is no Python source: a patch is made of nothing else")
         if not file.is_file():
             raise DoesNotApply(f"{file} is not there")
         raw = file.read_bytes().decode()
@@ -77,6 +79,8 @@ def _changed(text: str, patch: str, file: Path) -> str:
         old = [line[1:] for line in body if line[0] in " -"]
         new = [line[1:] for line in body if line[0] in " +"]
         start = int(hunk.group(1)) - 1
+        if not old or start < 0:
+            raise DoesNotApply(f"the patch of {file} names no line that it changes")
         if [line.rstrip("\n") for line in lines[start : start + len(old)]] != [
             line.rstrip("\n") for line in old
         ]:

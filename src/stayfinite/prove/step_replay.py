@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from stayfinite.findings import Incident
@@ -25,22 +28,16 @@ def step_again(
     kept: Capsule, factory: Callable[[], Any], *, float32: bool = False, sample: int | None = None
 ) -> Incident | None:
     """Put the state into the model that the factory gives, and compute the step. None if it is finite."""
-    made = factory()
-    if (
-        not isinstance(made, tuple)
-        or len(made) != 2
-        or not isinstance(made[0], nn.Module)
-        or not callable(made[1])
-    ):
-        raise WrongFactory("the function of --step must give (model, loss function)")
-    model, loss_of = made
+    model, loss_of, optimizer = _parts(factory())
     _load(model, kept)
+    if optimizer is not None:
+        _load_optimizer(optimizer, kept)
     if float32:
         model.float()
     _seed(kept)
     tracer = Tracer()
     loss: Tensor | None = None
-    with tracer:
+    with tracer, _autocast(kept, off=float32):
         for call in kept.facts["calls"]:
             arguments = restored(call, kept.tensors.get("arguments", {}), model)
             if sample is not None:
@@ -54,10 +51,54 @@ def step_again(
             if not isinstance(loss, Tensor):
                 raise WrongFactory("the loss function must give a tensor")
             loss.backward()  # type: ignore[no-untyped-call]
+        if optimizer is not None:
+            optimizer.step()
     failed = tracer.failure(loss, "loss") or tracer.failure()
     if failed is None:
         return None
+    failed = replace(failed, step=int(kept.facts.get("step", 0)))
     return to_incident(failed, explain(failed), {})
+
+
+def _parts(made: Any) -> tuple[nn.Module, Callable[..., Any], Optimizer | None]:
+    right = isinstance(made, tuple) and len(made) in (2, 3)
+    right = right and isinstance(made[0], nn.Module) and callable(made[1])
+    if not right or (len(made) == 3 and not isinstance(made[2], Optimizer)):
+        raise WrongFactory(
+            "the function of --step must give (model, loss function), or the optimizer as a third"
+        )
+    return made[0], made[1], made[2] if len(made) == 3 else None
+
+
+def _load_optimizer(optimizer: Optimizer, kept: Capsule) -> None:
+    """The first optimizer of the run: its rates and other numbers, and what it kept of every parameter."""
+    told = (kept.facts.get("optimizers") or [{}])[0]
+    if told.get("kind") != type(optimizer).__name__:
+        raise WrongFactory(
+            f"the optimizer is a {type(optimizer).__name__}; the capsule is of a {told.get('kind')}"
+        )
+    for group, saved in zip(optimizer.param_groups, told.get("groups", []), strict=False):
+        group.update(
+            {
+                key: float(saved[key])
+                for key in ("lr", "eps", "weight_decay", "momentum")
+                if key in saved and key in group
+            }
+        )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for name, tensor in kept.tensors.get("optimizer", {}).items():
+        number, _, rest = name.partition("/")
+        index, _, key = rest.partition("/")
+        if number != "0" or not index.isdecimal() or int(index) >= len(parameters):
+            continue
+        optimizer.state[parameters[int(index)]][key] = tensor.clone()
+
+
+def _autocast(kept: Capsule, *, off: bool) -> AbstractContextManager[Any]:
+    told = kept.facts.get("autocast")
+    if off or not isinstance(told, dict) or not told["enabled"]:
+        return nullcontext()
+    return torch.autocast(told["device"], getattr(torch, told["dtype"]))
 
 
 def _load(model: nn.Module, kept: Capsule) -> None:

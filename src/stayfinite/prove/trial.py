@@ -13,6 +13,20 @@ from stayfinite.remedies.remedy import Remedy
 
 
 @dataclass(frozen=True, slots=True)
+class Arrangement:
+    """A step with another batch (of an earlier step), or from an earlier state, or both."""
+
+    step: int
+    other_batch: bool = False
+    good_state: bool = False
+
+    @property
+    def copied_before(self) -> int:
+        """The state that is called good: before the step of the largest power of two below, as a guard copies early."""
+        return 1 << ((self.step - 1).bit_length() - 1) if self.step > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a trial changes: texts of files, remedies around the run; and where values fail without it."""
 
@@ -20,6 +34,7 @@ class Plan:
     remedies: tuple[Remedy, ...] = ()
     failing: Sequence[Tensor | None] = ()
     until: int | None = None  # the last step of interest
+    arrangement: Arrangement | None = None
     names: tuple[str, ...] = ()  # of which the values are kept where the expression fails
 
 
@@ -36,6 +51,7 @@ class TrialResult:
     learns: bool | None = None
     inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for
     applied: int = 0  # updates that were made
+    arranged: bool = False  # the step had the batch and the state that the plan's arrangement asks for
     seconds: float = 0.0
 
     @property

@@ -17,6 +17,7 @@ class LastGood:
     def __init__(self, state: TrainingState) -> None:
         self._copy = StateCopy(state, device="cpu")
         self.step: int | None = None
+        self.taken = 0  # how many copies there have been
         self.lowerings = 0
         self.applied = 0
 
@@ -24,6 +25,7 @@ class LastGood:
         """Copy the state. The caller has verified that it is finite."""
         self.step = None  # an interrupt in the middle of copying leaves no half-made snapshot behind
         self._copy.take()
+        self.taken += 1
         self.step, self.lowerings, self.applied = step, counters.lowerings, counters.applied
 
     def restore(self) -> int:

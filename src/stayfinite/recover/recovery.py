@@ -28,6 +28,16 @@ class Recovery:
         self.staging = Staging(plan, state, tell)
         self.scaling = Scaling(state.scaler, policy.scale_floor)
 
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        """All of the run's."""
+        return self._state.optimizers
+
+    @property
+    def lower_by(self) -> float:
+        """What a rollback multiplies every rate with."""
+        return self._policy.lower_lr_by
+
     def keep(self, step: int) -> None:
         """The state was verified: it is now the last good one."""
         self.last_good.keep(step, self.ladder.counters)

@@ -40,6 +40,10 @@ class Scaling:
             return scale.to(device)
         return torch.full((), float(self._scaler.get_scale()), device=device)
 
+    def now(self) -> float:
+        """The present scale."""
+        return float(self._scaler.get_scale()) if self.on else 1.0
+
     def unscale(self, optimizers: Sequence[Optimizer]) -> None:
         """Divide the gradients by the scale, unless the user's loop has done it."""
         if self.on:

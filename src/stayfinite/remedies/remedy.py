@@ -66,6 +66,9 @@ class Remedy:
     universal: ClassVar[bool] = False  # helps against anything (a batch left out), so it is no control
     leaves_steps_out: ClassVar[bool] = False  # so it has cured nothing unless later steps train
     of_updates: ClassVar[bool] = False  # changes what the optimizer does
+    over_steps: ClassVar[bool] = (
+        False  # shows what it is worth over many steps only, not at the one that failed
+    )
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
 
     def fits(self, case: Case) -> bool:

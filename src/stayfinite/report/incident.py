@@ -145,7 +145,7 @@ def _proof(incident: Incident) -> Iterator[Text]:
         yield Text(f"Proved   {best.remedy}: {best.sentence}", style="bold green")
         yield Text(f"         this step is finite with it{further}{moved}")
         yield from _change(incident.patch)
-    for other in [one for one in incident.tried if one.proved and one is not best and one.reason][:1]:
+    for other in [one for one in incident.tried if one.verdict == "postpones"][:1]:
         yield Text(f"         {other.remedy}: {other.reason}", style="dim")
     failed = [one for one in incident.tried if one.popular and not one.proved]
     if failed:

@@ -1,0 +1,254 @@
+"""Trajectory: the steps since the last good copy once more, in a forked child, with a remedy in effect."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
+
+from stayfinite.findings import Json
+from stayfinite.findings.trial import Tried
+from stayfinite.guarding.attempt import Attempt
+from stayfinite.guarding.past_steps import PastStep
+from stayfinite.guarding.trial_replay import norm_is_finite
+from stayfinite.prove.counterfactual import MOVES_TOO_MUCH
+from stayfinite.prove.live_code import swapped
+from stayfinite.recover.recovery import Recovery
+from stayfinite.remedies.remedy import Remedy
+from stayfinite.sandbox.fork import forked
+from stayfinite.watch.losses import as_loss, split_aux
+from stayfinite.watch.watcher import Window
+
+FURTHER: Final = 20
+"""Steps after the failing one, on the batches of the last steps: those of the future are not known."""
+_GROWS: Final = 2.0
+_MOVED: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How the steps went: which was the first that was not finite, and how large outputs were."""
+
+    made: int = 0
+    failed_at: int | None = None  # counted from the first step that was made again
+    error: str = ""
+    first_loss: float | None = None
+    loss: float | None = None
+    sizes: tuple[float, ...] = ()  # the largest output of any module, step by step
+    seconds: float = 0.0
+
+    @property
+    def finite(self) -> bool:
+        return self.failed_at is None and not self.error
+
+
+class Trajectory:
+    """`past` are the steps that were applied since the copy; the failing one comes after them."""
+
+    def __init__(
+        self, recovery: Recovery, attempt: Attempt, past: Sequence[PastStep], lower_by: float
+    ) -> None:
+        self._recovery, self._attempt, self._past = recovery, attempt, past
+        self._lower_by = lower_by
+
+    @property
+    def steps(self) -> int:
+        """From the copy to the failing step, with that."""
+        return len(self._past) + 1
+
+    def from_the_copy(self, seconds: float, remedy: Remedy | None = None, factor: float = 1.0) -> Course:
+        """The steps since the last good copy, the failing one, and further ones."""
+        remedies = () if remedy is None else (remedy,)
+        return self._child(seconds, lambda: self._run(remedies, factor, from_copy=True))
+
+    def from_here(self, seconds: float, remedies: Sequence[Remedy], texts: Mapping[str, str]) -> Course:
+        """The failing step in the state in which it failed, and further ones."""
+
+        def work() -> Json:
+            with swapped(texts):
+                return self._run(remedies, 1.0, from_copy=False)
+
+        return self._child(seconds, work)
+
+    def rolled_back(self, seconds: float) -> Tried:
+        """What the policy would do: back to the copy, at a lower rate."""
+        course = self.from_the_copy(seconds, factor=self._lower_by)
+        sentence = f"go back to the last good copy, at {self._lower_by:g} times the learning rate"
+        return self.judged("rolled-back", sentence, course)
+
+    def judged(self, name: str, sentence: str, course: Course, null: Course | None = None) -> Tried:
+        """The verdict on a course: it was finite up to the end, or when it failed."""
+        moved = None
+        if null is not None and course.first_loss is not None and null.first_loss is not None:
+            moved = abs(course.first_loss - null.first_loss) / (abs(null.first_loss) + 1e-12)
+            moved = 0.0 if moved < _MOVED else moved
+        distorts = moved is not None and moved > MOVES_TOO_MUCH
+        verdict = "failed" if not course.finite else ("distorts" if distorts else "proved")
+        reasons = {
+            "failed": self._reason(course),
+            "distorts": f"finite, but a healthy loss moves by {moved or 0:.1g}",
+        }
+        return Tried(
+            name,
+            sentence,
+            verdict,
+            reasons.get(verdict, ""),
+            loss=course.loss,
+            distortion=moved,
+            steps=max(0, course.made - self.steps),
+            seconds=round(course.seconds, 3),
+        )
+
+    def _reason(self, course: Course) -> str:
+        if course.error:
+            return course.error
+        at = (course.failed_at or 0) - len(self._past)
+        when = "at the same step" if at == 0 else f"{abs(at)} steps {'later' if at > 0 else 'earlier'}"
+        return f"from the last good copy on it is not finite either, {when}"
+
+    # -- in the child ------------------------------------------------------------------------------------
+
+    def _child(self, seconds: float, work: Callable[[], Json]) -> Course:
+        begun = time.monotonic()
+        done = forked(work, max(1.0, seconds))
+        took = time.monotonic() - begun
+        if not done.finished or not isinstance(done.value, dict):
+            why = done.reason or f"the steps {done.status}"
+            return Course(error=f"the steps could not be made again: {why}", seconds=took)
+        told: dict[str, Any] = done.value
+        return Course(**{**told, "sizes": tuple(told["sizes"])}, seconds=took)
+
+    def _run(self, remedies: Sequence[Remedy], factor: float, *, from_copy: bool) -> Json:
+        transaction, optimizers = self._recovery.transaction, self._attempt.optimizers
+        own = PastStep((0, 0), self._attempt.window, transaction.rng, tuple(self._attempt.rates))
+        if from_copy:
+            self._recovery.last_good.restore()
+            steps = [*self._past, own]
+        else:
+            transaction.undo(restore_rng=True)
+            steps = [own]
+        again = [step for step in self._past if step.window.calls] or [own]
+        steps += [again[number % len(again)] for number in range(FURTHER)]
+        told: dict[str, Any] = {"made": 0, "failed_at": None, "sizes": [], "first_loss": None, "loss": None}
+        scale = _Scale(self._recovery)
+        with ExitStack() as stack:
+            for remedy in remedies:
+                context = remedy.applied()
+                if context is not None:
+                    stack.enter_context(context)
+            for number, step in enumerate(steps):
+                if step.rng is not None and number < len(steps) - FURTHER:
+                    step.rng.restore()
+                self._set_rates(step.rates, factor)
+                with _largest_output() as sizes:
+                    loss = self._gradients(step.window, scale)
+                told["sizes"].append(max(sizes, default=0.0))
+                told["first_loss"] = loss if number == 0 else told["first_loss"]
+                told["loss"] = loss
+                if not math.isfinite(loss) or not (self._update(scale) and _finite(optimizers)):
+                    told["failed_at"] = number
+                    break
+                told["made"] += 1
+        told["sizes"] = [size if math.isfinite(size) else 1e300 for size in told["sizes"]]
+        told["loss"] = loss if math.isfinite(loss) else None
+        told["first_loss"] = told["first_loss"] if math.isfinite(told["first_loss"]) else None
+        return told
+
+    def _gradients(self, window: Window, scale: _Scale) -> float:
+        for optimizer in self._attempt.group:
+            optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for call in window.calls:
+            loss = as_loss(split_aux(call())[0]).total / len(window.calls)
+            total += float(loss.detach().sum())
+            if not math.isfinite(total):
+                break
+            scale.scaled(loss).backward()  # type: ignore[no-untyped-call]
+        return total
+
+    def _update(self, scale: _Scale) -> bool:
+        """False if the gradients are bad, and no loss scale is to blame."""
+        gradients = [
+            p.grad
+            for o in self._attempt.optimizers
+            for g in o.param_groups
+            for p in g["params"]
+            if p.grad is not None
+        ]
+        if not norm_is_finite(gradients):
+            return scale.halve()
+        scale.unscale(gradients)
+        if self._attempt.clip is not None and gradients:
+            holders = [p for o in self._attempt.optimizers for g in o.param_groups for p in g["params"]]
+            torch.nn.utils.clip_grad_norm_([p for p in holders if p.grad is not None], self._attempt.clip)
+        for optimizer in self._attempt.optimizers:
+            optimizer.step()
+        return True
+
+    def _set_rates(self, rates: Sequence[float], factor: float) -> None:
+        groups = [group for o in self._recovery.optimizers for group in o.param_groups if "lr" in group]
+        for group, rate in zip(groups, rates, strict=False):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+
+class _Scale:
+    """The loss scale of the child: halved where gradients overflow, as a scaler does."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._floor = recovery.scaling.floor
+        self._now = recovery.scaling.now() if recovery.scaling.on else None
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss if self._now is None else loss * self._now
+
+    def unscale(self, gradients: Sequence[Tensor]) -> None:
+        if self._now is not None:
+            for gradient in gradients:
+                gradient.div_(self._now)
+
+    def halve(self) -> bool:
+        """Whether there was something to halve."""
+        if self._now is None or self._now / 2 < max(self._floor, 2.0**-14):
+            return False
+        self._now /= 2
+        return True
+
+
+def _finite(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    parameters = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    return all(bool(torch.isfinite(p.detach()).all()) for p in parameters)
+
+
+@contextmanager
+def _largest_output() -> Iterator[list[float]]:
+    """The largest magnitude that leaves each module, while entered."""
+    sizes: list[float] = []
+
+    def look(module: Any, given: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point() and output.numel():
+            size = float(output.detach().abs().max())
+            sizes.append(size if size == size else math.inf)
+
+    handle = register_module_forward_hook(look)
+    try:
+        yield sizes
+    finally:
+        handle.remove()
+
+
+def still_grows(course: Course) -> tuple[float, float] | None:
+    """From what to what outputs grew in the steps after the failing one; None if they did not."""
+    sizes = course.sizes
+    if len(sizes) < 2 or sizes[-1] < _GROWS * sizes[0]:
+        return None
+    return sizes[0], sizes[-1]

@@ -1,0 +1,35 @@
+"""Whether a trial worked, and in words why it did not."""
+
+from __future__ import annotations
+
+import math
+
+from stayfinite.prove.stage import Stage
+from stayfinite.prove.trial import TrialResult
+
+
+def works(stage: Stage, result: TrialResult) -> bool:
+    """Nothing failed, every loss is finite, and there are updates where there were any before."""
+    if not result.clean or not all(math.isfinite(loss) for _, loss in result.losses):
+        return False
+    return result.applied > 0 or stage.result.applied == 0
+
+
+def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
+    """In a few words; `line` is that of the birth that was to be cured."""
+    if result.ended != "finished":
+        return f"the run {result.ended}"
+    if result.error is not None:
+        return f"it raised {result.error.splitlines()[0][:120]}"
+    if result.failures:
+        judged = result.failures[0].judged
+        at = judged[0].birth.birth.line if judged else None
+        again = "still" if at == line or at is None else "now"
+        later = result.failures[0].step - stage.step.step
+        when = f", {later} steps later" if later > 0 else ""
+        return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
+    return "no update was made any more"
+
+
+def moves(moved: float | None, verdict: str) -> str:
+    return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""
