@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stayfinite.findings import TensorSummary
 from stayfinite.shards import local
+from stayfinite.watch.outside_autocast import outside_autocast
 
 _NARROW = {
     dtype
@@ -47,6 +48,7 @@ _SAMPLED = 4096
 
 
 @torch.no_grad()
+@outside_autocast
 def sampled_peak(batches: object) -> Tensor | None:
     """The largest magnitude in a sample of a batch's first floating-point tensor, on its device; None without one."""
     for _, tensor in tensors_in(batches):

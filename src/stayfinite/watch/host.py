@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from stayfinite.watch.outside_autocast import outside_autocast
+
 
 def pack(scalars: Sequence[Tensor]) -> Tensor:
     """One vector out of 0-d tensors of any real dtype and device, on the first one's device.
@@ -23,6 +25,7 @@ def pack(scalars: Sequence[Tensor]) -> Tensor:
 class Parcel:
     """0-d tensors of any dtype and device as one vector in few ops; `unpacked` gives the numbers in their old order."""
 
+    @outside_autocast
     def __init__(self, scalars: Sequence[Tensor]) -> None:
         alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for index, scalar in enumerate(scalars):

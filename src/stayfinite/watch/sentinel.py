@@ -10,6 +10,7 @@ from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from stayfinite.shards import is_sharded, local, spread_over, whole
 from stayfinite.watch.finite import peak
+from stayfinite.watch.outside_autocast import is_refused_by_autocast, outside_autocast
 
 
 class Reading:
@@ -23,6 +24,7 @@ class Reading:
         kinds = {(type(g), g.layout, g.dtype, g.device) for g in gradients}
         self._alike = len(kinds) == 1 and next(iter(kinds))[:2] == (Tensor, torch.strided)
         self.is_half = any(dtype in (torch.float16, torch.bfloat16) for _, _, dtype, _ in kinds)
+        self._outside = any(is_refused_by_autocast(dtype, device) for _, _, dtype, device in kinds)
         self._norm_of_all: Tensor | None = None
 
     @property
@@ -58,6 +60,9 @@ class Reading:
         """The total norm, by the same operations in the same order as torch's clip_grad_norm_: same bits."""
         if not self.gradients:
             return torch.zeros(())
+        return (outside_autocast(self._norm_by_kind) if self._outside else self._norm_by_kind)(dtype)
+
+    def _norm_by_kind(self, dtype: torch.dtype | None) -> Tensor:
         if self._alike:
             return _norm_of_norms(torch._foreach_norm(self.gradients, 2.0, dtype))
         parts = _by_mesh(self.gradients)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stayfinite.shards import local
+from stayfinite.watch.outside_autocast import outside_autocast
 
 _TENSORS = 4
 _ELEMENTS = 4096
@@ -63,6 +64,7 @@ class UpdateSampler:
         return list(torch._foreach_norm([*changes, *self._before]))
 
     @torch.no_grad()
+    @outside_autocast
     def after(self) -> Tensor | None:
         """The ratio as a 0-d tensor; None if there is nothing to sample or `before` was not called."""
         norms = self.norms()
