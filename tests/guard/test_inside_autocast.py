@@ -1,4 +1,4 @@
-"""A script that holds its whole loop inside autocast: backward, update and all. Torch's own updates take that."""
+"""Models of every dtype; also a script that holds its whole loop inside autocast, backward, update and all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stayfinite import Guard
 
 
-def train(folder: Path | None, dtype: torch.dtype, how: str) -> list[Tensor]:
+def train(folder: Path | None, dtype: torch.dtype, how: str, *, inside: bool) -> list[Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
@@ -25,7 +25,7 @@ def train(folder: Path | None, dtype: torch.dtype, how: str) -> list[Tensor]:
         loss_of(batch).backward()
         optimizer.step()
 
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=inside):
         if folder is None:
             for batch in batches:
                 body(batch)
@@ -40,8 +40,12 @@ def train(folder: Path | None, dtype: torch.dtype, how: str) -> list[Tensor]:
     return [*model.parameters(), *(s["momentum_buffer"] for s in optimizer.state.values())]
 
 
+@pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("how", ["step", "watch"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_no_bit_changes_and_nothing_is_raised(tmp_path: Path, dtype: torch.dtype, how: str) -> None:
-    plain, guarded = train(None, dtype, how), train(tmp_path / "run", dtype, how)
+def test_no_bit_changes_and_nothing_is_raised(
+    tmp_path: Path, dtype: torch.dtype, how: str, inside: bool
+) -> None:
+    plain = train(None, dtype, how, inside=inside)
+    guarded = train(tmp_path / "run", dtype, how, inside=inside)
     assert all(torch.equal(a, b) for a, b in zip(plain, guarded, strict=True))

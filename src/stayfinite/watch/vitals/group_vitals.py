@@ -68,7 +68,7 @@ class GroupVitals:
                     found.update = (len(self._scalars), len(norms) // 2, least)
                     self._scalars += norms
         both = [t for _, ws in measured for t in (*ws, *(w.grad for w in ws if w.grad is not None))]
-        norms = list(torch._foreach_norm(both, 2.0, torch.float32)) if both else []
+        norms = _norms(both)
         for found, _ in measured:
             found.norms = len(self._scalars)
             self._scalars += norms[: 2 * found.weights]
@@ -148,6 +148,15 @@ def _of_group(group: _Group, numbers: Sequence[float]) -> dict[str, float]:
         change = math.hypot(*numbers[at : at + count])
         told["update / weight"] = change / max(math.hypot(*numbers[at + count : at + 2 * count]), least)
     return told
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """In float32, in which a norm of half numbers fits; of float64 in float64."""
+    wide = [t for t in tensors if t.dtype is torch.float64]
+    others = [t for t in tensors if t.dtype is not torch.float64]
+    of_wide = iter(torch._foreach_norm(wide, 2.0)) if wide else iter(())
+    of_others = iter(torch._foreach_norm(others, 2.0, torch.float32)) if others else iter(())
+    return [next(of_wide if t.dtype is torch.float64 else of_others) for t in tensors]
 
 
 def _trained(group: dict[str, Any]) -> list[Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -62,10 +63,19 @@ class Vitals:
         """All gradients are there, raw, and no weight has moved yet: what was measured, as one vector on the device."""
         began = time.perf_counter()
         self.rest()
-        self._groups.gathered(optimizers)
-        self._parcel = Parcel([value for part in self._parts for value in part.scalars()])
+        with self._own_failures():
+            self._groups.gathered(optimizers)
+            self._parcel = Parcel([value for part in self._parts for value in part.scalars()])
         self.seconds += time.perf_counter() - began
-        return self._parcel.vector if self.trouble is None else None
+        return self._parcel.vector if self._parcel is not None and self.trouble is None else None
+
+    @contextmanager
+    def _own_failures(self) -> Iterator[None]:
+        """Whatever goes wrong in measuring is ours, and must not become the script's failure."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - said once, and the run goes on without vitals
+            self._modules.trouble = f"{type(error).__name__}: {error}"
 
     def drop(self) -> None:
         """The step was no good sample."""
@@ -78,13 +88,15 @@ class Vitals:
 
     def update_begins(self, optimizers: Sequence[Optimizer]) -> None:
         """An update that the next sample is to tell of."""
-        self._groups.update_begins(optimizers)
+        with self._own_failures():
+            self._groups.update_begins(optimizers)
 
     def update_ended(self, *, made: bool) -> None:
-        if made:
-            self._groups.update_made()
-        else:
-            self._groups.update_dropped()
+        with self._own_failures():
+            if made:
+                self._groups.update_made()
+            else:
+                self._groups.update_dropped()
 
     def forget_updates(self, optimizers: Sequence[Optimizer]) -> None:
         self._groups.forget_updates(optimizers)
