@@ -6,11 +6,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 export PYTHONDONTWRITEBYTECODE :=  # the tests start hundreds of processes: none compiles again what another has
 
-.PHONY: demo test lint types imports unit test-long test-torch test-frameworks test-browser bench clean help
+.PHONY: demo test lint types imports unit smoke test-long test-torch test-frameworks test-browser bench clean help
 
 help:
 	@echo "make demo    five real trainings that fail, are caught, explained and cured (SYSTEM=name for one)"
-	@echo "make test    install, lint, types, import rules, tests"
+	@echo "make test    install, lint, types, import rules, tests, one healthy and one failing run in each framework"
 	@echo "make test-long     the tests that take minutes: the five systems, all failing scripts"
 	@echo "make test-torch TORCH=2.6.0  the core suites with another version of torch, in an environment of its own"
 	@echo "make test-frameworks  transformers, Lightning, Accelerate, PEFT and TRL, in an environment of their own (1 GB)"
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py $(SYSTEM)
 
-test: lint types imports unit
+test: lint types imports unit smoke
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -61,6 +61,22 @@ $(FRAMEWORKS)/installed: pyproject.toml
 	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group frameworks
 	@touch $@
+
+# The three frameworks alone, beside the torch and pytest of $(VENV): seconds instead of a second torch.
+SMOKE := .venv-smoke
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+$(SMOKE)/installed: $(STAMP)
+	@test -x $(SMOKE)/bin/python || $(PYTHON) -m venv $(SMOKE)
+	@echo "installing transformers, accelerate and lightning into $(SMOKE) (once)"
+	@$(BIN)/python $(PURELIB) > "$$($(SMOKE)/bin/python $(PURELIB))/beside.pth"
+	@$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --group smoke
+	@touch $@
+
+smoke: $(SMOKE)/installed
+	PYTHONPATH=src $(SMOKE)/bin/python -m pytest tests/frameworks/test_healthy.py tests/frameworks/test_twelve_failures.py \
+	  -k "log_zero or (bit_identical and not accumulation and not manual and not bfloat16)"
 
 test-frameworks: $(FRAMEWORKS)/installed
 	$(FRAMEWORKS)/bin/python -m pytest -n 2 --durations 10 tests/frameworks

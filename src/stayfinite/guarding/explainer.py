@@ -15,7 +15,7 @@ from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
 from stayfinite.guarding.locate import LateBinding, Replay
-from stayfinite.guarding.lone_rank import own_gradients
+from stayfinite.guarding.lone_rank import is_collective, own_gradients
 from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_capsule import write_step_capsule
@@ -67,7 +67,8 @@ class Explainer:
     def from_any_rank(self, evidence: FailedStep | None, first: int | None) -> FailedStep | None:
         """Only the rank with the bad batch sees where it went wrong; then all know, and rank 0 can say it.
 
-        `first`: the rank whose loss was bad, where that is known. Else the first that saw a bad value come up.
+        `first`: the rank whose loss was bad, where that is known. Else the first that saw a bad value come up. Not one
+        that was sent it: where ranks exchange activations, all losses are bad.
         """
         ranks = self._run.ranks
         if not ranks.together:
@@ -76,8 +77,13 @@ class Explainer:
         seen: dict[int, FailedStep] = {number: pickle.loads(text) for number, text in enumerate(told) if text}
         if not seen:
             return None
-        chosen = min(seen, key=lambda number: (number != first, not _was_born(seen[number]), number))
-        return replace(seen[chosen], rank=chosen if first is None else first)
+
+        def order(number: int) -> tuple[bool, bool, bool, int]:
+            return _was_sent(seen[number]), number != first, not _was_born(seen[number]), number
+
+        chosen = min(seen, key=order)
+        sent = first in seen and _was_sent(seen[first])
+        return replace(seen[chosen], rank=chosen if first is None or sent else first)
 
     def file(
         self,
@@ -155,7 +161,7 @@ class Explainer:
             step = replace(
                 step,
                 phase=evidence.phase,
-                rank=evidence.rank if step.rank is None else step.rank,
+                rank=step.rank if evidence.rank is None else evidence.rank,
                 births=evidence.births,
                 sink=evidence.sink,
                 path=evidence.path,
@@ -175,3 +181,8 @@ class Explainer:
 def _was_born(seen: FailedStep) -> bool:
     """The bad value came up in this step, and was not given to it."""
     return seen.birth is not None and seen.birth.transition != "outside"
+
+
+def _was_sent(seen: FailedStep) -> bool:
+    """The bad value came with what other ranks sent."""
+    return seen.birth is not None and (is_collective(seen.birth.birth.op) or seen.birth.birth.op == "rank")

@@ -13,6 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
+def is_collective(op: str) -> bool:
+    """An operation that needs other ranks, by its full name."""
+    return op.partition(".")[0] in _COLLECTIVES
+
+
 class LoneRank(TorchDispatchMode):
     """In a forked child nobody answers: the first operation that needs the others ends what can be computed."""
 

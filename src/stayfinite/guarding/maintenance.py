@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
+from stayfinite.guarding.inspection import Inspection
 from stayfinite.guarding.precaution import Precaution
-from stayfinite.guarding.replica_check import ReplicaCheck
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import CheckpointError
 from stayfinite.recover.position import DataPosition
-from stayfinite.recover.ranks import joined, packed, rank, world_size
+from stayfinite.recover.ranks import rank, world_size
+from stayfinite.recover.replicated_copy import Slot
 from stayfinite.recover.rng import RngState
 from stayfinite.recover.save_meeting import SaveMeeting
 from stayfinite.report.refusal import listed
@@ -40,7 +39,7 @@ class Maintenance:
     """Owns the checkpoints and the position in the data."""
 
     def __init__(self, run: GuardedRun, explainer: Explainer, intervals: Intervals) -> None:
-        self._run, self._explainer, self._intervals = run, explainer, intervals
+        self._run, self._intervals = run, intervals
         self._state, self._health, self._probe = run.state, run.health, run.probe
         self._recovery, self._watcher, self._reporter = run.recovery, run.watcher, run.reporter
         self._last = -1
@@ -48,7 +47,7 @@ class Maintenance:
         self.position = DataPosition()
         self._precaution = Precaution(run)
         self._meeting = SaveMeeting(run.ranks)
-        self._replicas = ReplicaCheck(run.state.models.values(), run.state.parameter_names)
+        self._inspection = Inspection(run, explainer)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """An epoch; it begins with a look at the run's health."""
@@ -68,73 +67,21 @@ class Maintenance:
         if calm:
             self._precaution.before_step(step, self._keep_if_good, self.clean_checkpoint)
             calm = self._precaution.may_copy or not self._recovery.last_good.available
-        copy = calm and due.snapshot_every > 0 and (step % due.snapshot_every == 0 or _is_early(step, due))
+        is_time = step % due.snapshot_every == 0 or _is_early(step, due) if due.snapshot_every > 0 else False
+        copy = calm and (
+            is_time or self._recovery.last_good.is_elsewhere
+        )  # under join() each rank has its own
         look = due.check_every > 0 and step > 0 and step % due.check_every == 0
         if copy or look:
-            good = self._look_at_all_state()
+            good = self._inspection.look(before_copy=copy)
             if copy and good and self._probe_agrees(step):
-                self._keep(step)
+                self._keep(step, self._inspection.alike)
         if due.save_every and step and step % due.save_every == 0:
             self._save_if_possible()
 
     def _keep_if_good(self, step: int) -> None:
-        if self._look_at_all_state() and self._probe_agrees(step):
+        if self._inspection.look() and self._probe_agrees(step):
             self._keep(step)
-
-    def _look_at_all_state(self) -> bool:
-        """Is all state finite? What is not is reported, and repaired from the last good copy where that is possible.
-
-        Every rank puts back what is bad on any of them, so that replicas stay alike.
-        """
-        step, last_good = self._reporter.step, self._recovery.last_good
-        names, available = self._seen_by_all()
-        if not names:
-            return True
-        what = f"before step {step}: {listed(names)}"
-        beyond_repair = not available or any(kind == "parameter" for kind, name, _ in self._named(names))
-        self._explainer.bad_state("rollback" if beyond_repair and available else "none")
-        if not available:
-            self._reporter.tell("warning", f"{what} holds NaN or Inf, and there is no copy to repair it from")
-        elif beyond_repair:
-            back = self._recovery.roll_back(step)
-            self._watcher.forget()
-            self._run.foresight.went_back(step)
-            self._reporter.tell("rollback", f"{what} held NaN or Inf; {back}")
-        else:
-            last_good.put_back([tensor for _, _, tensor in self._whole_entries(names)])
-            left, _ = self._seen_by_all()
-            how = (
-                f"as at step {last_good.step} again" if not left else f"{listed(left)} could not be repaired"
-            )
-            self._reporter.tell("repair", f"{what} held NaN or Inf; {how}")
-            return not left
-        return False
-
-    def _seen_by_all(self) -> tuple[list[str], bool]:
-        """What is not finite on any rank, and whether all have a good copy. Replicas are compared by the way."""
-        bad, available = self._bad_here(), self._recovery.last_good.available
-        if not self._run.ranks.together:
-            return bad, available
-        told = self._run.ranks.exchange(packed(bad), self._replicas.fingerprint(), int(available))
-        drift = self._replicas.look(self._reporter.step, [numbers[0] for _, numbers in told])
-        if drift is not None:
-            self._explainer.drifted(drift)
-        return joined(text for text, _ in told), all(numbers[1] for _, numbers in told)
-
-    def _bad_here(self) -> list[str]:
-        return [name for _, name, _ in self._health.bad_tensors()]
-
-    def _named(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
-        return [slot for slot in self._state.tensors() if slot[1] in names]
-
-    def _whole_entries(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
-        """With a bad moment, all that an optimizer keeps of its parameter: a mean without its square is worse."""
-        wanted = {id(tensor) for _, _, tensor in self._named(names)}
-        for entry in (entry for optimizer in self._state.optimizers for entry in optimizer.state.values()):
-            own = {id(value) for value in entry.values() if isinstance(value, Tensor)}
-            if own & wanted:
-                wanted |= own
-        return [slot for slot in self._state.tensors() if id(slot[2]) in wanted]
 
     def _probe_agrees(self, step: int) -> bool:
         """May the state as it is now become the one to go back to? The same answer on every rank."""
@@ -145,9 +92,10 @@ class Maintenance:
             )
         return not self._run.ranks.any(seen.is_bad)
 
-    def _keep(self, step: int) -> None:
+    def _keep(self, step: int, replicated: Sequence[Slot] = ()) -> None:
+        """Where the ranks have not compared what they hold just before, each keeps all of it."""
         try:
-            self._recovery.keep(step)
+            self._recovery.keep(step, replicated)
         except Exception as error:  # noqa: BLE001 - a model whose state cannot be copied can be trained all the same
             what = f"the state could not be copied ({type(error).__name__}: {error})"
             if what != self._obstacle:
@@ -161,7 +109,7 @@ class Maintenance:
         """Write everything the run needs to go on, or raise CheckpointError and write nothing."""
         if world_size() > 1 and not self._run.ranks.alone:
             return self._save_on_ranks(path, all_must_come=False)
-        self._look_at_all_state()
+        self._inspection.look()
         seen = self._probe.look("save")
         if seen.is_bad:
             raise CheckpointError(
@@ -172,7 +120,7 @@ class Maintenance:
 
     def _save_on_ranks(self, path: Path, *, all_must_come: bool) -> Path:
         """Nothing is repaired here: what is bad on a rank is put back on all of them before the next step."""
-        bad = self._bad_here()
+        bad = self._inspection.bad_here()
         looks_here = rank() == 0 or self._is_sharded
         if not bad and looks_here and (seen := self._probe.look("save")).is_bad:
             bad = [str(seen)]
@@ -186,7 +134,7 @@ class Maintenance:
                 self._health,
                 bad,
                 self._meeting,
-                equal=bool(self._replicas.are_replicas),
+                equal=self._inspection.are_replicas,
                 all_must_come=all_must_come,
             )
             if absent:
@@ -201,11 +149,15 @@ class Maintenance:
     def _is_sharded(self) -> bool:
         return any(is_sharded(tensor) for _, _, tensor in self._state.tensors())
 
+    def agreed(self, is_bad: bool) -> tuple[bool, bool]:
+        """Is the state bad on any rank, and can all go back? The same answer on every rank; all must ask."""
+        return self._inspection.agreed(is_bad)
+
     def obstacle_to_saving(self) -> str | None:
         """What is not finite now, after all that can be repaired was, as a sentence."""
-        if self._look_at_all_state():
+        if self._inspection.look():
             return None
-        left, _ = self._seen_by_all()
+        left, _ = self._inspection.seen_by_all()
         return f"{listed(left)} holds NaN or Inf" if left else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -239,11 +191,11 @@ class Maintenance:
         Each rank looks for itself: the others may have ended, or still be in the middle of a step.
         """
         with self._run.ranks.ignored():
-            self._look_at_all_state()
+            self._inspection.look()
 
     def save_numbered(self) -> Path:
         """The same under the step's number; older ones go. Replicas and shards of several ranks are in one place."""
-        folder, together = self._run.folder, self._is_sharded or bool(self._replicas.are_replicas)
+        folder, together = self._run.folder, self._is_sharded or self._inspection.are_replicas
         if together and rank() > 0:
             folder = folder.parent
         keep = self._intervals.keep if rank() == 0 or not together else 0
@@ -281,10 +233,9 @@ class Maintenance:
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
-        bad = self._run.ranks.any(bool(self._health.bad())) or self._run.ranks.any(
-            self._probe.look("stop").is_bad
-        )
-        if bad and self._recovery.last_good.available:
+        bad, can_go_back = self.agreed(bool(self._health.bad()))
+        bad = bad or self._run.ranks.any(self._probe.look("stop").is_bad)
+        if bad and can_go_back:
             self._recovery.go_back()
         try:
             return self.save_numbered()

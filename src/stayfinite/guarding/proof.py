@@ -203,8 +203,10 @@ class StepProof:
             this, other = self.attempt.window.calls, self.healthy.calls if self.healthy is not None else None
             again = [self._fails(this) for _ in range(3)]
             found: dict[str, Json] = {"again": list(again), "other": self._fails(other) if other else None}
-            if self.recovery.last_good.available:
-                self.recovery.last_good.restore()
+            with self.recovery.ranks.ignored():  # a child's: nobody else goes back
+                if went_back := self.recovery.last_good.available:
+                    self.recovery.last_good.restore()
+            if went_back:
                 found["this_good"] = self._fails(this, keep=True)
                 found["other_good"] = self._fails(other, keep=True) if other else None
             return found

@@ -85,4 +85,7 @@ class StepProofs:
             incident.proof_remark = f"trying remedies failed: {type(error).__name__}: {error}"
 
     def _since_the_copy(self) -> list[PastStep] | None:
-        return self._past.since(self._stamp()) if self._run.recovery.last_good.available else None
+        """None on several ranks: one that made them again alone would train on its own gradients."""
+        if self._run.ranks.together or not self._run.recovery.last_good.available:
+            return None
+        return self._past.since(self._stamp())

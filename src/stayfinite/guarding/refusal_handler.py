@@ -150,15 +150,14 @@ class RefusalHandler:
         run.foresight.refused(self._reporter.step, outcome.verdict)
         who = run.numbers_of(outcome.attempt.optimizers)
         first = ladder.failures_of(who) == 0
-        no_copy = not self._recovery.last_good.available
-        bad, no_copy = run.ranks.any_of(bool(run.health.bad()), no_copy)
+        bad, can_go_back = self._maintenance.agreed(bool(run.health.bad()))
         if not bad and first:
             bad = run.ranks.any(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
         action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
         if (refused.settings or outcome.verdict.settings_are_bad) and not first:
             action = "stop"  # no batch brings a learning rate back
         self._recovery.staging.refused()
-        if action == "rollback" and no_copy:
+        if action == "rollback" and not can_go_back:
             action = "stop"
         what = sentence(refused)
         self._reporter.refusal(what, action)

@@ -67,7 +67,7 @@ class GuardedRun:
             weakref.finalize(self, self.observers.remove)
         weakref.finalize(self, self.reporter.close)
         self.watcher = Watcher(state.parameter_names)
-        self.recovery = Recovery(state, policy, plan, self.reporter.tell)
+        self.recovery = Recovery(state, policy, plan, self.reporter.tell, self.ranks)
         self.health = Health(state)
         self.probe = HealthProbe(probe, state, self.reporter)
         self.foresight = Foresight(

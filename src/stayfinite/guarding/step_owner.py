@@ -15,7 +15,7 @@ from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover.interrupts import interrupts_wait
-from stayfinite.recover.ranks import world_size
+from stayfinite.recover.ranks import rank, world_size
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
 from stayfinite.watch.verdict import Marks, StepVerdict
@@ -231,12 +231,22 @@ class StepOwner:
         """The optimizer raised in the middle of its update."""
         if attempt.copied:
             self._recovery.transaction.undo_update(attempt.group)
-        elif self._recovery.last_good.available:
-            good = self._recovery.go_back()
-            self._run.reporter.tell(
-                "rollback", f"an update broke off half-way; the state is that of step {good} again"
-            )
+        else:
+            with self._run.ranks.ignored():  # the others have made their update, and do not come
+                self._go_back_alone()
         self.abandon(attempt.group)
+
+    def _go_back_alone(self) -> None:
+        last_good, tell = self._recovery.last_good, self._run.reporter.tell
+        if last_good.available:
+            good = self._recovery.go_back()
+            tell("rollback", f"an update broke off half-way; the state is that of step {good} again")
+        elif last_good.is_elsewhere:
+            tell(
+                "warning",
+                f"an update broke off half-way on rank {rank()}, and the last good copy is with rank 0: what is "
+                "trained is half updated here. Go on from a checkpoint.",
+            )
 
     def _is_risky(self, attempt: Attempt) -> bool:
         """An update may be bad in itself, or break off; the first, which makes the optimizer's state, always may."""

@@ -25,7 +25,11 @@ def fingerprint(parameters: Iterable[Tensor]) -> int:
         kind = _AS_INTEGERS.get(bits.element_size())
         if kind is None or not bits.numel():
             continue
-        total = bits.view(kind).sum(dtype=torch.int64)
+        bits = bits.view(-1).view(kind)
+        if bits.nbytes % 8 == 0:  # eight bytes at a time are many times as fast
+            aligned = bits.storage_offset() * bits.element_size() % 8 == 0
+            bits = (bits if aligned else bits.clone()).view(torch.int64)
+        total = bits.sum(dtype=torch.int64)
         place = (_ODD * (2 * number + 1)) % 2**63  # odd, so that no bit is lost
         sums.setdefault(bits.device, []).append(total * (place | 1))
     whole = sum(int(torch.stack(parts).sum()) for parts in sums.values())

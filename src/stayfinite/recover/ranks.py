@@ -159,6 +159,20 @@ class Ranks:
             ) from error
         return flat.view(world_size(), -1)
 
+    def from_rank_0(self, content: Tensor) -> Tensor:
+        """Rank 0's, on every rank, on the ranks' device. All must ask, with as many bytes."""
+        if not self.together:
+            return content
+        sent = content.to(self._device)
+        try:
+            dist.broadcast(sent, src=0, group=self.group)
+        except RuntimeError as error:
+            raise RankLost(
+                f"rank {rank()}: a rank has died while all went back to the last good state "
+                f"({_first_line(error)}). The state here is half-way back: go on from a checkpoint"
+            ) from error
+        return sent
+
     def gathering(self) -> Callable[[Tensor], Tensor] | None:
         """`gather`, or None where there is nobody to gather from."""
         return self.gather if self.together else None

@@ -10,7 +10,9 @@ from stayfinite.recover.ladder import Ladder
 from stayfinite.recover.lastgood import LastGood
 from stayfinite.recover.plan import Plan, Staging, Tell
 from stayfinite.recover.policy import Policy
+from stayfinite.recover.ranks import Ranks
 from stayfinite.recover.rates import lower_rates, rates_of
+from stayfinite.recover.replicated_copy import Slot
 from stayfinite.recover.scaling import Scaling
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.transaction import Transaction
@@ -19,12 +21,15 @@ from stayfinite.recover.transaction import Transaction
 class Recovery:
     """What a guard has at hand to undo a step and to bring a run back."""
 
-    def __init__(self, state: TrainingState, policy: Policy, plan: Plan | None, tell: Tell) -> None:
+    def __init__(
+        self, state: TrainingState, policy: Policy, plan: Plan | None, tell: Tell, ranks: Ranks
+    ) -> None:
         self._state = state
         self._policy = policy
         self.transaction = Transaction(state)
         self.ladder = Ladder(policy)
-        self.last_good = LastGood(state)
+        self.ranks = ranks
+        self.last_good = LastGood(state, ranks)
         self.staging = Staging(plan, state, tell)
         self.scaling = Scaling(state.scaler, policy.scale_floor)
 
@@ -38,9 +43,9 @@ class Recovery:
         """What a rollback multiplies every rate with."""
         return self._policy.lower_lr_by
 
-    def keep(self, step: int) -> None:
-        """The state was verified: it is now the last good one."""
-        self.last_good.keep(step, self.ladder.counters)
+    def keep(self, step: int, replicated: Sequence[Slot] = ()) -> None:
+        """The state was verified: it is now the last good one. `replicated`: what is alike on all ranks."""
+        self.last_good.keep(step, self.ladder.counters, replicated)
         self.staging.remember()
 
     def undo(self, optimizers: Sequence[Optimizer], *, update_was_made: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +32,11 @@ class StateCopy:
         self._schedulers: list[dict[str, Any]] = []
         self.valid = False
 
-    def take(self) -> None:
-        """Copy the state as it is now. Valid only once the copy is complete."""
+    def take(self, but: Collection[Tensor] = ()) -> None:
+        """Copy the state as it is now, `but` the content of some. Valid only once the copy is complete."""
         self.valid = False
-        live = self._live_tensors()
+        left_out = {id(tensor) for tensor in but}
+        live = [tensor for tensor in self._live_tensors() if id(tensor) not in left_out]
         old, self._store = self._store, {}
         for tensor in live:
             kept = old.get(id(tensor))
@@ -83,6 +84,11 @@ class StateCopy:
         with torch.no_grad():
             copy_all([live for live, _ in known], [mine for _, mine in known])
         return [tensor for tensor, pair in zip(wanted, pairs, strict=True) if pair is None]
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds."""
+        return sum(mine.nbytes for _, mine in self._store.values())
 
     def _optimizers(self) -> Sequence[Optimizer]:
         return self._state.optimizers if self._only is None else self._only

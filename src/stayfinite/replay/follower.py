@@ -14,7 +14,7 @@ from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
 from stayfinite.replay.living import living_models
-from stayfinite.replay.measure import dtype_name, is_plain, magnitude, measurable, shape_of
+from stayfinite.replay.measure import arrived, dtype_name, is_plain, magnitude, measurable, shape_of
 from stayfinite.replay.modules import ModuleStack, Names
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
 from stayfinite.replay.op_journal import NO_ROOTS, Entry, OpJournal
@@ -107,10 +107,13 @@ class Follower:
         for argument, value in named_arguments(op, args, running.kwargs):
             overwritten = argument in op.writes and (op.bare in OVERWRITES or argument == "out")
             counts = not overwritten and not op.shape_only
-            for name, tensor in tensors_of(argument, value):
-                entry = self.journal.writer(tensor)
+            for name, given in tensors_of(argument, value):
+                tensor = arrived(given)
+                sent = tensor is not given  # its memory tells nothing of it
+                entry = None if sent else self.journal.writer(tensor)
                 if entry is None and is_plain(tensor) and not overwritten:
-                    entry = self.foreign(tensor, op if op.factory else None, running.site, running.phase)
+                    made_by, origin = op if op.factory else None, "rank" if sent else None
+                    entry = self.foreign(tensor, made_by, running.site, running.phase, origin)
                 bad = nan = False
                 if entry is not None and counts and measurable(tensor):
                     fresh = entry.op is not None and entry.op.uninitialised and not op.view

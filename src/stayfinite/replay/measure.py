@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -40,6 +41,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def measurable(tensor: torch.Tensor) -> bool:
     """Whether NaN and Inf can be looked for in it."""
     return (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and is_plain(tensor)
+
+
+def arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What ranks exchange may still be under way: the plain tensor, once it is there. Any other is as it is."""
+    if type(tensor).__name__ != "AsyncCollectiveTensor":
+        return tensor
+    under_way: Any = tensor
+    plain: torch.Tensor = under_way.wait()
+    return plain
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -43,6 +43,8 @@ def came_in(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     origin = held.origin if held is not None else "outside"
     if birth.transition == "outside" and origin in ("parameter", "buffer", "state", "gradient"):
         return Mechanism(Kind.CAME_IN, held, birth.birth.nan + birth.birth.inf, origin)
+    if origin == "rank":
+        return None  # what is wrong is on the rank that sent it, or in layers that are spread over the ranks
     in_batch = any(not tensor.finite for tensor in step.batch)
     data = birth.birth.nan or in_batch or birth is step.birth
     if birth.transition == "deliberate" and (birth.op not in _WRITTEN or not data):

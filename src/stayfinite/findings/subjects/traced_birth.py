@@ -30,6 +30,7 @@ ORIGINS = (
     "constant",  # a literal, torch.full/zeros/ones/arange, or a number of the script
     "random",  # torch.randn and friends
     "activation",  # computed by the op `producers[0]`
+    "rank",  # sent by other ranks, or computed from what they sent
     "outside",  # appeared without a traced producer
 )
 
