@@ -24,7 +24,6 @@ from stayfinite.replay.sequence import ForwardOps
 from stayfinite.replay.sites import Site, user_site
 
 _ROOTS_KEPT = 16
-_NAME_LISTS_BUILT = 30  # looking for models in memory is slow; after so many misses give up
 _SOON = frozenset({-1})  # a place among the bad entries for one whose own number is not known yet
 
 
@@ -45,7 +44,7 @@ class Follower:
         self.trouble: list[str] = []
         self._forward = ForwardOps()
         self._names: Names | None = None
-        self._names_built = 0
+        self._unnamed = self._roots_named = 0
         self._deliberate: dict[tuple[str, Site | None], TracedBirth] = {}
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -292,11 +291,20 @@ class Follower:
     def name_of(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """("parameter", "head.weight") for a tensor of a living model."""
         found = self._names.find(tensor) if self._names is not None else None
-        if found is None and self._names_built < _NAME_LISTS_BUILT:
-            self._names_built += 1
-            self._names = Names([*self.modules.roots, *living_models()])
-            found = self._names.find(tensor)
-        return found
+        if found is not None:
+            return found
+        self._unnamed += 1
+        roots = list(self.modules.roots)
+        if len(roots) == self._roots_named and not _is_power_of_8(self._unnamed):
+            return (
+                None  # going through all objects takes long: the 1st, 8th, 64th ... time, and for a new model
+            )
+        self._names, self._roots_named = Names([*roots, *living_models()]), len(roots)
+        return self._names.find(tensor)
+
+
+def _is_power_of_8(number: int) -> bool:
+    return number & (number - 1) == 0 and number.bit_length() % 3 == 1
 
 
 def _covers_its_memory(tensor: torch.Tensor) -> bool:
