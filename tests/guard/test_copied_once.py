@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+
+from guard.rank_reports import Reports, reports_of
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("copied_once.py")
@@ -19,32 +18,13 @@ TASKS = {
 }
 BUFFERS = 4 * 7 + 4 * 10 + 4 * 10 + 8
 """Bytes of what is a rank's own: a buffer, and the running mean, variance and count of a batch norm."""
-Reports = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What every rank says of every task, from one set of processes."""
     ranks, folder = request.param, tmp_path_factory.mktemp("copied")
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(ranks), str(folder), *TASKS[ranks]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    ended = []
-    for child in children:
-        try:
-            ended.append(child.communicate(timeout=240))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            ended.append((child.communicate()[0], "it waited for the other ranks for ever"))
-    said = [[json.loads(line) for line in output.splitlines()] for output, _ in ended]
-    assert [len(lines) for lines in said] == [len(TASKS[ranks])] * ranks, [e[-2000:] for _, e in ended]
-    return {task: [lines[number] for lines in said] for number, task in enumerate(TASKS[ranks])}
+    return reports_of(SCRIPT, [(rank, ranks, folder) for rank in range(ranks)], TASKS[ranks])
 
 
 def of(reports: Reports, task: str) -> list[dict[str, Any]]:

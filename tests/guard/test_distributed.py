@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
+from guard.rank_reports import Reports, reports_of
 from guard.two_ranks import BAD_STEP, STEPS
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
@@ -31,28 +29,10 @@ SCENARIOS = [
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Both ranks' reports of every scenario, from one pair of processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(folder), *SCENARIOS],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    ended = []
-    for child in children:
-        try:
-            ended.append(child.communicate(timeout=200))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            ended.append((*child.communicate()[:1], "it waited for the other rank for ever"))
-    assert [child.returncode for child in children] == [0, 0], [errors[-2000:] for _, errors in ended]
-    zero, one = ([json.loads(line) for line in output.splitlines()] for output, _ in ended)
-    return {name: [zero[index], one[index]] for index, name in enumerate(SCENARIOS)}
+    return reports_of(SCRIPT, [(0, folder), (1, folder)], SCENARIOS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

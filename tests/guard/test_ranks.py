@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from guard.cpu_shards import Reports, runnable
+from guard.rank_reports import Reports, reports_of
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("rank_tasks.py")
@@ -22,28 +21,8 @@ TASKS = [
 ]
 
 
-def reports_of(ranks: int, folder: Path, tasks: list[str]) -> Reports:
-    """What every rank says of every task, from one set of processes."""
-    tasks = runnable(tasks)
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(ranks), str(folder), *tasks],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    ended = []
-    for child in children:
-        try:
-            ended.append(child.communicate(timeout=240))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            ended.append((child.communicate()[0], "it waited for the other rank for ever"))
-    said = [[json.loads(line) for line in output.splitlines()] for output, _ in ended]
-    assert [len(lines) for lines in said] == [len(tasks)] * ranks, [errors[-2000:] for _, errors in ended]
-    return Reports({task: [lines[number] for lines in said] for number, task in enumerate(tasks)})
+def reports_on(ranks: int, folder: Path, tasks: list[str]) -> Reports:
+    return reports_of(SCRIPT, [(rank, ranks, folder) for rank in range(ranks)], tasks)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reports(folder: Path) -> Reports:
-    return reports_of(2, folder, TASKS)
+    return reports_on(2, folder, TASKS)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "shard"])
@@ -80,13 +59,13 @@ def test_what_is_bad_on_one_rank_is_saved_by_none(reports: Reports) -> None:
 
 def test_shards_are_cut_anew_for_another_number_of_ranks(reports: Reports, folder: Path) -> None:
     saved = reports["shard save"][0]["saved"]
-    (alone,) = reports_of(1, folder, ["shard resume"])["shard resume"]
+    (alone,) = reports_on(1, folder, ["shard resume"])["shard resume"]
     assert alone["restored"] == saved
 
 
 @pytest.mark.long
 def test_shards_and_replicas_on_three_ranks(reports: Reports, folder: Path) -> None:
-    for task, told in reports_of(3, folder, ["shard resume", "ddp resume"]).items():
+    for task, told in reports_on(3, folder, ["shard resume", "ddp resume"]).items():
         assert {one["restored"] for one in told} == {reports[task.replace("resume", "save")][0]["saved"]}
         assert len({one["weights"] for one in told}) == 1
 

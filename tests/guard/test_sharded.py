@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from guard.cpu_shards import Reports, runnable
+from guard.rank_reports import Reports, reports_of
 from guard.sharded_ranks import BAD_RANK, BAD_STEP
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("sharded_ranks.py")
-TRAININGS = runnable(
+TRAININGS = [
     f"{parallel} {how}"
     for parallel, faults in (("shard", ["nan"]), ("join", ["nan", "late"]))
     for how in (
@@ -25,32 +22,14 @@ TRAININGS = runnable(
         "watch",
         *(f"{way} {fault}" for way in ("step", "watch") for fault in faults),
     )
-)
+]
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """Both ranks' reports of every training, from one pair of processes."""
     folder = tmp_path_factory.mktemp("sharded")
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(folder), *TRAININGS],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    ended = []
-    for child in children:
-        try:
-            ended.append(child.communicate(timeout=240))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            ended.append((child.communicate()[0], "it waited for the other rank for ever"))
-    zero, one = ([json.loads(line) for line in output.splitlines()] for output, _ in ended)
-    assert len(zero) == len(one) == len(TRAININGS), [errors[-2000:] for _, errors in ended]
-    return Reports({name: [zero[index], one[index]] for index, name in enumerate(TRAININGS)})
+    return reports_of(SCRIPT, [(0, folder), (1, folder)], TRAININGS)
 
 
 @pytest.mark.parametrize("parallel", ["shard", "join"])

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.distributed as dist
 
+from guard.rank_reports import Reports, reports_of
 from guard.tensor_parallel import BAD_STEP, STEPS
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("tensor_parallel.py")
 TASKS = ["plain", "step", "watch", "input", "input watch", "weight", "weight watch", "moment"]
-Reports = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What both ranks say of every task, from one pair of processes."""
     folder = tmp_path_factory.mktemp("parallel")
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(folder), *TASKS],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    ended = []
-    for child in children:
-        try:
-            ended.append(child.communicate(timeout=240))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            ended.append((child.communicate()[0], "it waited for the other rank for ever"))
-    said = [[json.loads(line) for line in output.splitlines()] for output, _ in ended]
-    assert [len(lines) for lines in said] == [len(TASKS)] * 2, [errors[-2000:] for _, errors in ended]
-    return {task: [lines[number] for lines in said] for number, task in enumerate(TASKS)}
+    return reports_of(SCRIPT, [(0, folder), (1, folder)], TASKS)
 
 
 @pytest.mark.parametrize("way", ["step", "watch"])
