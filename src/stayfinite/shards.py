@@ -10,14 +10,14 @@ from torch import Tensor
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def is_plain(tensor: Tensor) -> bool:
+def is_torch_class(tensor: Tensor) -> bool:
     """A tensor or a parameter of torch's own class."""
     return type(tensor) in _PLAIN
 
 
 def is_sharded(tensor: Tensor) -> bool:
     """A DTensor: fully_shard, tensor parallelism. Asked by what it can do, so that nothing has to be imported."""
-    if is_plain(tensor):
+    if is_torch_class(tensor):
         return False
     return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
 

@@ -151,6 +151,7 @@ def command(
         raise click.UsageError("--policy watch lets bad steps happen: there is nothing to drill.")
     if drill is not None and ranks is not None:
         raise click.UsageError("--drill tries one process; it cannot be combined with --nproc-per-node.")
+    collects = gc.isenabled()
     try:
         gc.disable()  # going through torch's million objects again and again takes longer than loading
         from stayfinite import launch
@@ -161,7 +162,8 @@ def command(
             "`stayfinite run` needs PyTorch: pip install 'stayfinite[torch]'"
         ) from missing
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     options = launch.Options(
         target=target,
         arguments=arguments,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stayfinite.recover.ranks import Ranks, rank
 from stayfinite.recover.state_copy import can_change, copy_all
-from stayfinite.shards import is_plain
+from stayfinite.shards import is_torch_class
 
 Slot: TypeAlias = tuple[str, Tensor]
 """The name of a tensor, the same on all ranks, and this rank's own."""
@@ -24,7 +24,7 @@ _ALIGNED = 16
 
 def can_be_kept_once(tensor: Tensor) -> bool:
     """Whether its bits can be sent as they are."""
-    return is_plain(tensor) and tensor.layout is torch.strided and can_change(tensor)
+    return is_torch_class(tensor) and tensor.layout is torch.strided and can_change(tensor)
 
 
 def outline(slots: Sequence[Slot]) -> int:
