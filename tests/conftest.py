@@ -1,5 +1,6 @@
 """One thread: the tensors of the tests are tiny, and several workers share the cores. Long files begin first."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -8,6 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch._dynamo
+
+gc.collect()
+gc.freeze()  # torch is nobody's garbage: going through its million objects is most of what a collection costs
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

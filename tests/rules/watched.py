@@ -23,13 +23,10 @@ def incidents_of(source: str, directory: Path) -> list[Incident]:
     names: dict[str, Any] = {"__name__": "__main__"}
     gc.collect()
     gc.freeze()  # models of earlier tests are none of this run's
-    try:
-        session = Session(Options(target=str(path), traced=True))
-        session.start()
-        outcome = _run(compile(text, str(path), "exec"), names)
-        incidents = session.finish(outcome)
-    finally:
-        gc.unfreeze()
+    session = Session(Options(target=str(path), traced=True))
+    session.start()
+    outcome = _run(compile(text, str(path), "exec"), names)
+    incidents = session.finish(outcome)
     assert not session.tracer.follower.trouble, "".join(session.tracer.follower.trouble)
     return incidents
 
