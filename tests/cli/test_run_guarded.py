@@ -131,8 +131,10 @@ RANGE = """
 
 @pytest.mark.parametrize(
     "source",
-    [LOADER, RANGE],
-    ids=["with a loader", "without a loader"],
+    [
+        pytest.param(LOADER, id="with a loader"),
+        pytest.param(RANGE, id="without a loader", marks=pytest.mark.long),
+    ],
 )
 def test_a_bad_batch_leaves_no_trace_in_the_run(tmp_path: Path, source: str) -> None:
     done = guarded(tmp_path, source, "--format", "json", "--output", "out.json", "--run-dir", "runs/a")
@@ -299,7 +301,14 @@ TENSORS = """
 
 
 @pytest.mark.parametrize(
-    "source", [AMP, FOLDS, ADVERSARIES, TENSORS], ids=["amp", "folds", "adversaries", "tensors"]
+    "source",
+    [
+        pytest.param(AMP, id="amp"),
+        pytest.param(FOLDS, id="folds"),
+        # what follows is guarded in process too: tests/guard, and the campaign of random trainings
+        pytest.param(ADVERSARIES, id="adversaries", marks=pytest.mark.long),
+        pytest.param(TENSORS, id="tensors", marks=pytest.mark.long),
+    ],
 )
 def test_healthy_training_of_any_kind_is_left_as_it_is(tmp_path: Path, source: str) -> None:
     done = guarded(tmp_path, source)
