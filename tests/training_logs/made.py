@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stayfinite.findings.subjects.log import Log
-from stayfinite.logs.digest import Digest, as_column
+from stayfinite.logs.digest import Digest
 from stayfinite.logs.examine import judge
-from stayfinite.readers.log import Block
+from stayfinite.readers.log import Block, Column
 
 
 def log_of(
@@ -26,10 +26,14 @@ def log_of(
             Block(
                 range(begin + 1, end + 1),
                 numbered[begin:end] if counted else (),
-                {name: as_column(values[begin:end]) for name, values in columns.items()},
+                {name: _column(values[begin:end]) for name, values in columns.items()},
             )
         )
     return digest.log
+
+
+def _column(values: Sequence[float]) -> Column:
+    return Column(range(len(values)), list(values))
 
 
 def codes(

@@ -22,7 +22,6 @@ class ReplicaCheck:
 
     def __init__(self, models: Iterable[nn.Module], parameters: Iterable[Tensor]) -> None:
         wrappers = [m for model in models for m in model.modules() if isinstance(m, DistributedDataParallel)]
-        self._promised = bool(wrappers)
         self._parameters = (
             [p for wrapper in wrappers for p in wrapper._module_parameters] if wrappers else parameters
         )

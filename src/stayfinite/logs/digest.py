@@ -14,7 +14,7 @@ from stayfinite.logs import detectors
 from stayfinite.logs.chunk import Chunk, Tail
 from stayfinite.logs.extent import Thinner, extend
 from stayfinite.logs.resumes import ResumeFollower, Side
-from stayfinite.readers.log import Block, Column, ignored, role_of
+from stayfinite.readers.log import Block, ignored, role_of
 
 _TAIL = 256
 _MOST_SERIES = 2000
@@ -271,8 +271,3 @@ def _side(watched: _Watched | None, chunks: dict[str, Chunk]) -> Side | None:
     if watched is None:
         return None
     return Side(watched.series.name, chunks.get(watched.series.name), watched.tail.values(_TAIL))
-
-
-def as_column(values: Sequence[float]) -> Column:
-    """Values in every row of a block."""
-    return Column(range(len(values)), list(values))

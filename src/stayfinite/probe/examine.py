@@ -45,10 +45,6 @@ class ProbeVerdict:
         return not any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
-def part_names() -> list[str]:
-    return [*(battery.name for battery in all_batteries()), SEARCH]
-
-
 def examine_model(
     probe: Probe,
     *,

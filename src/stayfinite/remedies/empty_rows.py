@@ -40,5 +40,3 @@ class EmptyRows(Remedy):
                     mask = site.term(keyword.value)
                     found.append(site.replace(keyword.value, f"{mask} & ~{mask}.all(-1, keepdim=True)"))
         return found
-
-    looks_outside = True

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-BATTERIES = ("forward", "loss", "gradient", "stability", "edge")
-
 
 @dataclass(frozen=True, slots=True)
 class Located:

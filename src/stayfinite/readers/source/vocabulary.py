@@ -64,7 +64,6 @@ KEEPS = frozenset(
     ]
 )
 PIECES = frozenset(["chunk", "split", "unbind", "tensor_split", "hsplit", "vsplit", "dsplit"])
-DROPS_GRADIENT = frozenset(["detach", "argmax", "argmin", "numpy", "item"])
 # Recorded for the rules, whatever goes in.
 WATCHED = frozenset(
     [
@@ -188,26 +187,7 @@ EPS_NAME = re.compile(
 )
 MASK_NAME = re.compile(r"(^|_)(mask|masks|masked)($|_|\d)", re.IGNORECASE)
 MAXIMUM_NAME = re.compile(r"(^|_)max(es|ima|imum|_?vals?|_?values?)?_?$", re.IGNORECASE)
-COUNT_NAME = re.compile(r"(^|_)(count|counts|num|n|total|numel|length|lengths)($|_)", re.IGNORECASE)
 
-LOSS_FUNCTIONS = frozenset(
-    [
-        "cross_entropy",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "nll_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "kl_div",
-        "huber_loss",
-        "ctc_loss",
-        "cosine_embedding_loss",
-        "triplet_margin_loss",
-        "gaussian_nll_loss",
-        "poisson_nll_loss",
-    ]
-)
 # Layers whose output is unbounded, and layers that end in a known interval.
 UNBOUNDED_LAYERS = frozenset(
     [
