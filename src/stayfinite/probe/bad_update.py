@@ -1,4 +1,4 @@
-"""Why one update made a parameter NaN though its gradient is finite: an eps that is zero in the parameter's precision."""
+"""Why one update made a parameter NaN though its gradient is finite: an eps that is zero in its precision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def why_not_finite(optimizer: Optimizer, parameter: Tensor) -> Located:
     dtype = str(squares.dtype).removeprefix("torch.")
     return Located(
         cause="OPTIMIZER_ZERO_DIV" if dtype == "float32" else "PURE_LOWP_OPTIMIZER",
-        message=f"{type(optimizer).__name__}'s eps {eps:g} is exactly 0 in {dtype}, and so are the squared gradients it "
-        f"keeps for {zero} values: it divides by 0, at any learning rate",
+        message=f"{type(optimizer).__name__}'s eps {eps:g} is exactly 0 in {dtype}, and so are the squared gradients "
+        f"it keeps for {zero} values: it divides by 0, at any learning rate",
         fix="keep float32 weights with autocast and a GradScaler; else an eps of at least 1e-4",
     )

@@ -123,8 +123,8 @@ class StabilityBattery(Battery):
             bad = nonfinite(parts.model.named_parameters())
             if bad:
                 what = f"{bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf after one update"
-                why = why_not_finite(optimizer, parts.model.get_parameter(bad[0].name))
-                record.trials.append(Trial(self.name, "one optimizer step", "parameter", what, located=why))
+                cause = why_not_finite(optimizer, parts.model.get_parameter(bad[0].name))
+                record.trials.append(Trial(self.name, "one optimizer step", "parameter", what, located=cause))
                 return
             trial = lab.trial(self.name, "the batch after one optimizer step", parts=parts)
             record.trials.append(trial)

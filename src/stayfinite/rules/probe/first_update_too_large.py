@@ -26,8 +26,8 @@ class FirstUpdateTooLarge(Rule[ProbedModel]):
     `Adam(model.parameters(), lr=1.0)`
 
     ## The fix
-    Lower the learning rate, or warm it up. Where the optimizer divides by an eps that is zero in float16, no rate helps:
-    keep float32 weights.
+    Lower the learning rate, or warm it up. Where the optimizer divides by an eps that is zero in float16, no rate
+    helps: keep float32 weights.
 
     ## The popular fix that does not work
     Clipping, with Adam: its first update is the learning rate whatever the gradient is.
