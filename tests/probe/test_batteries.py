@@ -267,6 +267,20 @@ def test_a_first_update_that_replaces_the_weights() -> None:
     assert one(probed(given, only=["stability"]), "PRB013").severity is Severity.WARNING
 
 
+def test_an_eps_that_is_zero_in_half_is_named_and_not_the_learning_rate() -> None:
+    model = nn.Linear(8, 8).half()
+    x = torch.randn(4, 8).half() * 1e-3  # squares of the gradients are below what float16 holds
+
+    def given(eps: float) -> tuple[object, ...]:
+        loss = lambda m, x: m(x).float().pow(2).mean() * 1e-2  # noqa: E731
+        return model, x, loss, lambda p: torch.optim.AdamW(p, 1e-3, eps=eps)
+
+    finding = one(probed(given(1e-8), only=["stability"]), "PRB013")
+    assert "eps 1e-08 is exactly 0 in float16" in finding.message and "learning rate" not in finding.fix
+    assert finding.cause == "PURE_LOWP_OPTIMIZER"
+    assert not [f for f in probed(given(1e-3), only=["stability"]).findings if f.code == "PRB013"]
+
+
 EDGES: dict[str, tuple[Callable[[nn.Module, Any], Tensor], str]] = {
     "zeros": (lambda m, x: (x / x.norm(dim=-1, keepdim=True) + m(x)).pow(2).mean(), "all-zero inputs"),
     "single": (lambda m, x: ((m(x) - m(x).mean(0)) / m(x).std(0)).pow(4).mean(), "a single sample"),

@@ -9,8 +9,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from stayfinite.data import fit
-from stayfinite.data.repeated import by_whole_rows, words_that_suffice
-from stayfinite.data.rows import RowState, Watch, duplicates, find_constant_by_words, merge, update
+from stayfinite.data.middle_words import MiddleWords
+from stayfinite.data.repeated import ONE_WORD, by_whole_rows, words_that_suffice
+from stayfinite.data.rows import RowState, Watch, duplicates, merge, update
 from stayfinite.data.uses import use_of
 from stayfinite.findings import Finding, Severity, examine, worst_first
 from stayfinite.findings.subjects.data_set import DataArray, DataProblem, DataSet, Expectation, Use
@@ -21,7 +22,8 @@ from stayfinite.readers.data import StoredArray, StoredData, UnreadableData, rea
 if TYPE_CHECKING:
     import torch
 
-_UNIT = 64 << 20
+_LEAST_UNIT, _MOST_UNIT, _UNITS = 64 << 20, 256 << 20, 8
+"""Bytes that a thread takes at a time: an eighth of its share, within these."""
 _MOST_ROWS = 30_000_000
 _MOST_COMPARED = 20_000
 _MOST_BYTES_COMPARED = 256 << 20
@@ -113,41 +115,51 @@ def measure(
         plain = [index for index, name in enumerate(array.columns) if name not in named]
         parts = [(array.name, plain, Use.INPUT)] if plain else []
         parts += [(name, [array.columns.index(name)], columns[name]) for name in named]
-    states = _states(array, parts, data.expected, held, jobs, advance)
-    for (name, chosen, kind), state in zip(parts, states, strict=True):
+    watches = [_watch(kind, data.expected, array) for _, _, kind in parts]
+    words = MiddleWords(array) if watches[0].part == ONE_WORD else None
+    states = _states(array, parts, watches, words, held, jobs, advance)
+    for (name, chosen, kind), state, watch in zip(parts, states, watches, strict=True):
         columns_here = (
             [array.columns[index] for index in chosen] if chosen is not None else list(array.columns)
         )
-        yield _finished(array, name, kind, state, columns_here, data, chosen)
+        made = _described(array, name, kind, state, columns_here, chosen)
+        pairs = words.repeated(jobs) if words is not None else duplicates(state)
+        if words is None and watch.part:
+            pairs = by_whole_rows(array, pairs)
+        if pairs:
+            _confirm(made, pairs, array, chosen)
+        yield made
 
 
 def _states(
     array: StoredArray,
     parts: Sequence[tuple[str, list[int] | None, Use]],
-    expected: Expectation,
+    watches: Sequence[Watch],
+    words: MiddleWords | None,
     held: dict[str, torch.Tensor],
     jobs: int,
     advance: Callable[[int], None],
 ) -> list[RowState]:
-    watches = [_watch(kind, expected, array) for _, _, kind in parts]
-
     def run(begin: int, end: int | None) -> list[RowState]:
         made = [RowState() for _ in parts]
+        take = words.taker() if words is not None else None
         for first, block in array.blocks(begin, end):
+            if take is not None:
+                take(block, first)
             for state, watch, (name, chosen, kind) in zip(made, watches, parts, strict=True):
                 rows = block if chosen is None else block[:, chosen]
                 update(state, rows, first, watch)
                 if kind in (Use.LABEL, Use.LENGTH, Use.BOX):
                     fit.hold(held, name, rows, array.shape, _MOST_HELD)
             advance(block.nbytes)
-        for state, watch in zip(made, watches, strict=True):
-            find_constant_by_words(state, array, begin, watch)
+        if words is not None:
+            words.find_constant(made[0], begin, begin + made[0].rows, watches[0])
         return made
 
     if array.rows is None or jobs <= 1:
         return run(0, None)
     width = max(1, _bytes(array) // max(array.rows, 1))
-    step = max(1, _UNIT // width)
+    step = max(1, min(max(_bytes(array) // (_UNITS * jobs), _LEAST_UNIT), _MOST_UNIT) // width)
     units = [(begin, min(begin + step, array.rows)) for begin in range(0, array.rows, step)]
     if len(units) < 2 or any(kind in (Use.LABEL, Use.LENGTH, Use.BOX) for _, _, kind in parts):
         return run(0, None)
@@ -174,25 +186,14 @@ def _watch(kind: Use, expected: Expectation, array: StoredArray) -> Watch:
     return replace(watch, part=words_that_suffice(array))
 
 
-def _finished(
-    array: StoredArray,
-    name: str,
-    kind: Use,
-    state: RowState,
-    columns: list[str],
-    data: DataSet,
-    chosen: list[int] | None,
+def _described(
+    array: StoredArray, name: str, kind: Use, state: RowState, columns: list[str], chosen: list[int] | None
 ) -> DataArray:
     shape = (state.rows, *array.shape[1:]) if array.shape and chosen is None else (state.rows, len(columns))
     made = describe(state, name, kind, array.dtype, shape)
     made.columns, made.note = columns, array.note
     if state.still is not None and state.rows > 1:
         made.constant_columns = state.still.tolist()
-    pairs = duplicates(state)
-    if state.part:
-        pairs = by_whole_rows(array, pairs)
-    if pairs:
-        _confirm(made, pairs, array, chosen)
     if array.rows is not None and array.rows > _MOST_ROWS:
         made.note = f"{array.rows} rows are too many to look for duplicates among"
     return made
@@ -226,16 +227,31 @@ def _confirm(
     most = _MOST_BYTES_COMPARED // max(1, 2 * _bytes(array) // max(made.rows, 1))
     looked = pairs[: max(1, min(_MOST_COMPARED, most))]
     rows = _fetch(array, {row for pair in looked for row in pair}, chosen)
-    found = [
-        (row, other)
-        for row, other in looked
-        if row in rows and other in rows and rows[row].equal(rows[other]) and bool((rows[row] != 0).any())
-    ]
+    found = _equal(looked, rows)
     made.duplicates.count = len(found)
     if len(pairs) > len(looked) and found:  # the rest by the share of those that were compared
         made.duplicates.count = int(len(pairs) * len(found) / len(looked))
     made.duplicates.first = [row for row, _ in found[: made.duplicates.MOST]]
     made.duplicate_of = [other for _, other in found[: made.duplicates.MOST]]
+
+
+def _equal(pairs: list[tuple[int, int]], rows: dict[int, torch.Tensor]) -> list[tuple[int, int]]:
+    """(row, the last row before it that is the same), of pairs in order that link the rows of one fingerprint."""
+    found: list[tuple[int, int]] = []
+    kinds: dict[int, list[int]] = {}
+    """Of a row: the last row of each content with its fingerprint, shared by all that have it."""
+    for row, other in pairs:
+        if row not in rows or other not in rows:
+            continue
+        known = kinds[row] = kinds.setdefault(other, [other])
+        same = next((at for at, seen in enumerate(known) if rows[seen].equal(rows[row])), None)
+        if same is None:
+            known.append(row)
+            continue
+        if bool((rows[row] != 0).any()):
+            found.append((row, known[same]))
+        known[same] = row
+    return found
 
 
 def _fetch(array: StoredArray, wanted: set[int], chosen: list[int] | None) -> dict[int, torch.Tensor]:

@@ -6,11 +6,15 @@ there are read whole.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE
+from stayfinite.readers.checkpoint.half_range import available
 from stayfinite.readers.data import StoredArray
 
 if TYPE_CHECKING:
@@ -22,18 +26,18 @@ _LOOKED_AT_FIRST = 512
 _ALIKE = {ONE_WORD: 0.0, _SOME: 0.02}
 """The share of rows that may agree in so many words, among those that are looked at first."""
 _READ_ONE_BY_ONE = 20_000
+_SORTED_TOGETHER, _DEALT_TOGETHER = 1 << 17, 1 << 15
 
 
 def fingerprints(block: torch.Tensor, part: int = 0) -> torch.Tensor:
-    """One integer a row that equal rows share: the sum of their bits, eight bytes at a time where they divide so.
+    """One integer a row that equal rows share, and others do not: their bits, each word weighed by its place.
 
     With `part`, of so many words in the middle of the row only.
     """
     import torch
 
     rows = block.contiguous()
-    nbytes = rows.shape[1] * rows.element_size()
-    if nbytes % 8 == 0:
+    if rows.shape[1] * rows.element_size() % 8 == 0:
         words = (
             rows.view(torch.int64)
             if rows.element_size() <= 8
@@ -41,16 +45,21 @@ def fingerprints(block: torch.Tensor, part: int = 0) -> torch.Tensor:
         )
     else:
         words = rows.view(torch.uint8).to(torch.int64)
-    if words.shape[1] <= _WIDE or nbytes % 8:
-        # Short rows and bytes repeat the same sums: weigh the places differently.
-        places = torch.arange(1, words.shape[1] + 1, dtype=torch.int64) * 0x9E3779B97F4A7C1
-        return ((words ^ (words >> 29)) * places).sum(dim=1)
-    if part == ONE_WORD:
-        return words[:, words.shape[1] // 2].clone()
     if part:
-        begin = words.shape[1] // 2
-        return words[:, begin : begin + part].sum(dim=1)
-    return words.sum(dim=1)
+        middle = words[:, words.shape[1] // 2 :]
+        return middle[:, 0].clone() if part == ONE_WORD else middle[:, :part].sum(dim=1)
+    # The upper half onto the lower: two signs at the top of two words would cancel each other out.
+    return ((words ^ (words >> 32)) * _weights(words.shape[1])).sum(dim=1)
+
+
+@lru_cache(maxsize=8)
+def _weights(count: int) -> torch.Tensor:
+    """An odd number for each place, without a pattern: with 1, 2, 3, ... many short rows have the same sum."""
+    import torch
+
+    places = torch.arange(1, count + 1, dtype=torch.int64) * -0x61C8864680B583EB
+    places = (places ^ (places >> 30)) * -0x40A7B892E31B1A47
+    return (places ^ (places >> 27)) * -0x6B2FB644ECCEEE15 | 1
 
 
 def words_that_suffice(array: StoredArray) -> int:
@@ -76,20 +85,74 @@ def words_that_suffice(array: StoredArray) -> int:
     return 0
 
 
-def repeated(keys: torch.Tensor) -> list[tuple[int, int]]:
+def repeated(keys: torch.Tensor, jobs: int = 1) -> list[tuple[int, int]]:
     """Pairs (row, earlier row) with the same integer; the caller compares the rows themselves."""
     import torch
 
     # Four bytes of each are sorted in half the time, and few rows are left to be sorted by all eight.
-    ordered, order = torch.sort((keys ^ (keys >> 32)).to(torch.int32), stable=True)
-    beside = (ordered[1:] == ordered[:-1]).nonzero().flatten()
-    if not beside.numel():
+    if keys.numel() > 4 * _SORTED_TOGETHER and available():
+        rows = _suspects(keys, jobs)
+    else:
+        ordered, order = torch.sort(_digests(keys), stable=True)
+        rows = _beside(ordered, order)
+    if not rows.numel():
         return []
-    rows = torch.cat((order[beside], order[beside + 1])).sort().values.unique_consecutive()  # type: ignore[no-untyped-call]
+    rows = rows.sort().values.unique_consecutive()  # type: ignore[no-untyped-call]
     ordered, order = torch.sort(keys[rows], stable=True)
     same = ordered[1:] == ordered[:-1]
     later, earlier = rows[order[1:][same]], rows[order[:-1][same]]
     return sorted(zip(later.tolist(), earlier.tolist(), strict=True))
+
+
+def _digests(keys: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return (keys ^ (keys >> 32)).to(torch.int32)
+
+
+def _beside(ordered: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Of rows in order, those that equal their neighbour."""
+    import torch
+
+    beside = (ordered[1:] == ordered[:-1]).nonzero().flatten()
+    return torch.cat((rows[beside], rows[beside + 1]))
+
+
+def _suspects(keys: torch.Tensor, jobs: int) -> torch.Tensor:
+    """Rows whose digest occurs twice.
+
+    Rows are dealt into groups by a byte of it, and each group is sorted while it fits into the cache: less time than
+    sorting millions at once, and threads can share it.
+    """
+    import torch
+
+    numpy: Any = importlib.import_module("numpy")
+    count = keys.numel()
+    groups = min(256, 1 << (count // _SORTED_TOGETHER).bit_length() - 1)
+    halves = keys.numpy().view("int32")
+    dealt, order = numpy.empty(count, "int32"), numpy.empty(count, "int32")
+
+    def deal(begin: int) -> Any:
+        """Puts some rows into the order of their groups; returns where each begins."""
+        end = min(begin + _DEALT_TOGETHER, count)
+        digests = halves[2 * begin : 2 * end : 2] ^ halves[2 * begin + 1 : 2 * end : 2]
+        group = digests.view("uint8")[::4] & numpy.uint8(groups - 1)
+        by_group = numpy.argsort(group, kind="stable")  # of single bytes: by counting
+        numpy.take(digests, by_group, out=dealt[begin:end])
+        order[begin:end] = by_group
+        order[begin:end] += begin
+        return begin + numpy.concatenate(([0], numpy.cumsum(numpy.bincount(group, minlength=groups))))
+
+    def meet(group: int) -> torch.Tensor:
+        parts = [slice(places[group], places[group + 1]) for places in borders]
+        digests = torch.from_numpy(numpy.concatenate([dealt[part] for part in parts]))
+        positions = _beside(*torch.sort(digests))
+        rows = numpy.concatenate([order[part] for part in parts]) if positions.numel() else order[:0]
+        return torch.from_numpy(rows)[positions]
+
+    with ThreadPoolExecutor(jobs, thread_name_prefix="stayfinite-data") as pool:
+        borders = list(pool.map(deal, range(0, count, _DEALT_TOGETHER)))
+        return torch.cat(list(pool.map(meet, range(groups)))).to(torch.int64)
 
 
 def by_whole_rows(array: StoredArray, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -13,22 +13,17 @@ from typing import TYPE_CHECKING
 
 from stayfinite.data.repeated import ONE_WORD, fingerprints, repeated
 from stayfinite.findings.subjects.data_set import Samples
-from stayfinite.readers.checkpoint.contents import ITEM_SIZE
 from stayfinite.readers.checkpoint.measure import bounds, comparable
-from stayfinite.readers.data import StoredArray
 
 if TYPE_CHECKING:
     import torch
 
 _PEAKS = 33
 _NARROW, _FEW = 4, 16
-_SAMPLED, _ROWS_OF_A_BLOCK = 64, 64
-_FEW_AGAIN = 64
+_SAMPLED, _ROWS_OF_A_BLOCK, _ROWS_OF_A_LATER_ONE = 64, 64, 16
 _FIRST_ROWS = 16
 _FAR = 1000.0
 _NORM_TOLERANCE = 0.02
-_VALUES_OF_FOUR_BYTES = {1: 0x7F7F7F7F, 2: 0x7FFF7FFF, 4: 0x7FFFFFFF}
-"""The bits of the values in half a word, by their size. Without signs, so that 0 equals -0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +64,6 @@ class RowState:
     """Columns that have held one value so far."""
     first_row: torch.Tensor | None = None
     fingerprints: list[torch.Tensor] = field(default_factory=list)
-    part: int = 0
-    """They are those of so many words of each row; 0: of whole rows."""
     looked_at: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -93,14 +86,13 @@ def update(state: RowState, block: torch.Tensor, first: int, watch: Watch) -> No
     if not watch.samples:
         return
     _find_far(state, values, first, low, high)
-    if watch.duplicates:
-        state.part = watch.part
-        state.fingerprints.append(fingerprints(block, watch.part))
-    if watch.part != ONE_WORD:  # else find_constant_by_words does it for many blocks at once
-        _find_constant(state, values, first, watch)
+    if watch.part != ONE_WORD:  # else MiddleWords does it
+        find_constant(state, values, first, watch)
+        if watch.duplicates:
+            state.fingerprints.append(fingerprints(block, watch.part))
     _follow_columns(state, values)
     if state.blocks % _SAMPLED == 1:
-        _sample(state, values)
+        _sample(state, values, first)
 
 
 def _take_bad(state: RowState, values: torch.Tensor, first: int) -> tuple[float, float]:
@@ -161,7 +153,7 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
     peak = max(abs(low), abs(high))
     usual = state.block_peaks[len(state.block_peaks) // 2] if state.block_peaks else 0.0
     if not state.block_peaks and values.shape[0] > 8:
-        some = values[:: 1 + values.shape[0] // _ROWS_OF_A_BLOCK]
+        some = _some(values, first)
         peaks = torch.amax(some.float().abs(), dim=1)
         usual = float(peaks[torch.isfinite(peaks)].median()) if torch.isfinite(peaks).any() else 0.0
     if usual > 0 and peak > _FAR * usual:
@@ -173,27 +165,7 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
         insort(state.block_peaks, peak)
 
 
-def find_constant_by_words(state: RowState, array: StoredArray, first: int, watch: Watch) -> None:
-    """Rows of one value among those from `first` on, of which one word each was kept: most words say no."""
-    import torch
-
-    if state.part != ONE_WORD or not state.fingerprints:
-        return
-    words = torch.cat(state.fingerprints)
-    state.fingerprints = [words]
-    unequal = words >> 32  # in a row of one value both halves of the word are the same
-    unequal ^= words
-    unequal &= _VALUES_OF_FOUR_BYTES[ITEM_SIZE[array.dtype]]
-    if unequal.all():
-        return
-    rows = (unequal == 0).nonzero().flatten().tolist()
-    again = [(row, row + 1) for row in rows] if len(rows) <= _FEW_AGAIN else [(0, words.numel())]
-    for begin, end in again:
-        for at, block in array.blocks(first + begin, first + end):
-            _find_constant(state, comparable(block), at, watch)
-
-
-def _find_constant(state: RowState, values: torch.Tensor, first: int, watch: Watch) -> None:
+def find_constant(state: RowState, values: torch.Tensor, first: int, watch: Watch) -> None:
     """Rows of one value: only rows whose probed columns agree are looked at whole."""
     width = values.shape[1]
     if width < 2:
@@ -226,11 +198,16 @@ def _follow_columns(state: RowState, values: torch.Tensor) -> None:
         state.still = state.still[(part == state.first_row[state.still]).all(dim=0)]
 
 
-def _sample(state: RowState, values: torch.Tensor) -> None:
+def _some(values: torch.Tensor, first: int) -> torch.Tensor:
+    """Rows of a block, evenly spread: more of the array's first one, which may be the only one."""
+    return values[:: 1 + values.shape[0] // (_ROWS_OF_A_BLOCK if first == 0 else _ROWS_OF_A_LATER_ONE)]
+
+
+def _sample(state: RowState, values: torch.Tensor, first: int) -> None:
     """Mean, deviation and whole numbers of some rows of every sixty-fourth block."""
     import torch
 
-    known = values[:: 1 + values.shape[0] // _ROWS_OF_A_BLOCK].double()
+    known = _some(values, first).double()
     known = known[torch.isfinite(known)] if state.bad else known
     state.looked_at += known.numel()
     state.total += float(known.sum())

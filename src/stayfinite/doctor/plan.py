@@ -54,7 +54,8 @@ def _cure(found: Examination, failed: ProjectRun | None, findings: Sequence[Find
     made: list[PlanStep] = []
     for place, finding in enumerate(suspects[:_MOST_SUSPECTS]):
         where = f"{finding.file}:{finding.line}" if finding.file and finding.line else finding.file or ""
-        title = f"{'First' if place == 0 else 'Then'} look at {where or finding.code} ({finding.code} {finding.name})"
+        named = f"{finding.code} {finding.name}"
+        title = f"{'First' if place == 0 else 'Then'} look at {f'{where} ({named})' if where else named}"
         commands = [f"stayfinite explain {finding.code}"]
         if "edit" in finding.evidence and finding.file:
             commands.append(f"stayfinite lint {shlex.quote(finding.file)} --fix")

@@ -15,6 +15,8 @@ _SYMPTOMS = (
 """What was seen, not why."""
 _SIGNS_OF_RATE = ("LOG003", "LOG004", "LOG007", "LOG011")
 """What speaks for the learning rate where nothing else was found."""
+_SELDOM = ("CFG013", "PRB005")
+"""Keys and parameters without effect: worth knowing, and seldom what makes a value infinite."""
 _AFTERMATH = ("CKP001", "CKP002", "CKP003", "CKP004", "CKP005", "CKP009", "CKP013")
 _BACKWARD = frozenset((
     "SQRT_POW_GRAD_AT_ZERO", "WHERE_UNSAFE_BRANCH", "NORMALIZE_ZERO_VECTOR", "INVTRIG_BOUNDARY", "LINALG_DEGENERATE",
@@ -49,7 +51,7 @@ def rank_suspects(
             kept[finding.code] = finding
     ordered = sorted(
         kept.values(),
-        key=lambda f: (f.severity.rank, f.cause not in likely, f.code == "CFG013", f.file or "", f.line or 0),
+        key=lambda f: (f.severity.rank, f.cause not in likely, f.code in _SELDOM, f.file or "", f.line or 0),
     )
     if not ordered:
         return [finding for finding in findings if finding.code in _SIGNS_OF_RATE][:1]

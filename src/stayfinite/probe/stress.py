@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from stayfinite.findings.subjects.probed_model import BlockGrowth, Located, StressResult
 from stayfinite.guarding.locate import Trace
 from stayfinite.probe import tree
+from stayfinite.probe.bad_update import why_not_finite
 from stayfinite.probe.growth import block_growths
 from stayfinite.probe.lab import Lab, Parts, located
 from stayfinite.probe.record import Record
@@ -97,6 +98,7 @@ def _course(lab: Lab, parts: Parts, times: float) -> _Course:
         optimizer.step()
         if bad := nonfinite(model.named_parameters()):
             course.first, course.what = "parameter", f"{bad[0].name} is not finite after the update"
+            course.where = why_not_finite(optimizer, model.get_parameter(bad[0].name))
             return course
     return course
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stayfinite.findings.subjects.probed_model import Peak, Trial, UpdateSize
 from stayfinite.probe import tree
+from stayfinite.probe.bad_update import why_not_finite
 from stayfinite.probe.batteries import Battery
 from stayfinite.probe.growth import block_growths
 from stayfinite.probe.lab import Lab, Parts
@@ -122,7 +123,8 @@ class StabilityBattery(Battery):
             bad = nonfinite(parts.model.named_parameters())
             if bad:
                 what = f"{bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf after one update"
-                record.trials.append(Trial(self.name, "one optimizer step", "parameter", what))
+                cause = why_not_finite(optimizer, parts.model.get_parameter(bad[0].name))
+                record.trials.append(Trial(self.name, "one optimizer step", "parameter", what, located=cause))
                 return
             trial = lab.trial(self.name, "the batch after one optimizer step", parts=parts)
             record.trials.append(trial)

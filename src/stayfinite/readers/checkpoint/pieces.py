@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE, TensorRef, row_major
-from stayfinite.readers.checkpoint.source import Unreadable
+from stayfinite.readers.checkpoint.source import Unreadable, WindowSource
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 2 << 20
+CHUNK, MOST_CHUNK = 2 << 20, 4 << 20
 
 # Types that torch can hold but not reduce over are looked at as integers of the same width.
 _VIEWED_AS = {"uint16": "int16", "uint32": "int32", "uint64": "int64", "bool": "uint8"}
@@ -54,8 +54,15 @@ class _Buffer(threading.local):
     """One page-aligned buffer per thread: copying to an unaligned one is four times slower on some machines."""
 
     def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, CHUNK)
-        self.view = memoryview(self.memory)
+        self._view = memoryview(mmap.mmap(-1, CHUNK))
+
+    def part(self, nbytes: int) -> memoryview:
+        """Its first bytes; it grows up to MOST_CHUNK. What is larger gets memory of its own."""
+        if nbytes > MOST_CHUNK:
+            return memoryview(bytearray(nbytes))
+        if nbytes > len(self._view):
+            self._view = memoryview(mmap.mmap(-1, MOST_CHUNK))
+        return self._view[:nbytes]
 
 
 _buffer = _Buffer()
@@ -67,7 +74,7 @@ def load(ref: TensorRef, start: int, count: int) -> torch.Tensor:
 
     size = ITEM_SIZE[ref.dtype]
     nbytes = count * size
-    view = _buffer.view[:nbytes] if nbytes <= CHUNK else memoryview(bytearray(nbytes))
+    view = _buffer.part(nbytes)
     source = ref.storage.source
     if source is None:
         raise Unreadable(f"{ref.storage.key}: its bytes are not in the checkpoint")
@@ -81,6 +88,30 @@ def load(ref: TensorRef, start: int, count: int) -> torch.Tensor:
         turned = torch.frombuffer(view, dtype=torch.uint8).view(-1, part).flip(1).contiguous().view(-1)
         return turned.view(torch_dtype(ref.dtype))
     return torch.frombuffer(view, dtype=torch_dtype(ref.dtype))
+
+
+def row_loader(ref: TensorRef, rows: int) -> Callable[[int], torch.Tensor]:
+    """`load` for many blocks of `rows` rows on this thread: all but the reading is done once."""
+    import torch
+
+    size, width = ITEM_SIZE[ref.dtype], ref.shape[1]
+    nbytes = rows * width * size
+    source, base = ref.storage.source, ref.storage.offset + ref.start * size
+
+    def any_block(row: int) -> torch.Tensor:
+        return load(ref, ref.start + row * width, rows * width).view(rows, width)
+
+    if ref.swapped or source is None or nbytes > MOST_CHUNK:
+        return any_block
+    if isinstance(source, WindowSource) and base + ref.extent * size <= source.size:
+        base, source = base + source.start, source.inner
+    read, view = source.read_into, _buffer.part(nbytes)
+    values = torch.frombuffer(view, dtype=torch_dtype(ref.dtype)).view(rows, width)
+
+    def next_block(row: int) -> torch.Tensor:  # `load` says what is wrong with a short one
+        return values if read(base + row * width * size, view) == nbytes else any_block(row)
+
+    return next_block
 
 
 def torch_dtype(name: str) -> torch.dtype:

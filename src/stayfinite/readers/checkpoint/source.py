@@ -37,8 +37,8 @@ class FileSource:
         self._lock = threading.Lock()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        done = 0
-        while done < len(buffer):
+        done = self._read(offset, buffer)
+        while 0 < done < len(buffer):
             count = self._read(offset + done, buffer[done:])
             if count == 0:
                 break

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint import Unreadable, files, read_file
 from stayfinite.readers.checkpoint.contents import Composite, Opaque, TensorRef, row_major
-from stayfinite.readers.checkpoint.pieces import CHUNK, load, readable, whole
+from stayfinite.readers.checkpoint.pieces import MOST_CHUNK, readable, row_loader, whole
 from stayfinite.readers.data.array import StoredArray, StoredData, UnreadableData
 
 if TYPE_CHECKING:
@@ -108,10 +108,15 @@ def _dense(ref: TensorRef) -> bool:
 def _rows(ref: TensorRef, begin: int, end: int | None) -> Iterator[tuple[int, torch.Tensor]]:
     rows, width = ref.shape
     stop = rows if end is None else min(end, rows)
-    step = max(1, CHUNK // max(1, width * ref.item_size))
-    for at in range(begin, stop, step):
-        count = min(step, stop - at)
-        yield at, load(ref, ref.start + at * width, count * width).view(count, width)
+    step = max(1, MOST_CHUNK // max(1, width * ref.item_size))
+    at = begin
+    if begin + step <= stop:
+        next_block = row_loader(ref, step)
+        while at + step <= stop:
+            yield at, next_block(at)
+            at += step
+    if at < stop:
+        yield at, row_loader(ref, stop - at)(at)
 
 
 def _copied(ref: TensorRef, begin: int, end: int | None) -> Iterator[tuple[int, torch.Tensor]]:

@@ -26,7 +26,8 @@ class FirstUpdateTooLarge(Rule[ProbedModel]):
     `Adam(model.parameters(), lr=1.0)`
 
     ## The fix
-    Lower the learning rate, or warm it up.
+    Lower the learning rate, or warm it up. Where the optimizer divides by an eps that is zero in float16, no rate
+    helps: keep float32 weights.
 
     ## The popular fix that does not work
     Clipping, with Adam: its first update is the learning rate whatever the gradient is.
@@ -45,8 +46,9 @@ class FirstUpdateTooLarge(Rule[ProbedModel]):
             if trial.condition in _AFTER:
                 yield self.finding(
                     f"{trial.condition}: {trial.what}{born(trial.located)}",
-                    fix="lower the learning rate, or warm it up",
+                    fix=trial.located.fix or "lower the learning rate, or warm it up",
                     evidence=evidence(trial),
+                    cause=trial.located.cause or self.cause,
                     **place(trial.located),
                 )
         large = [u for u in subject.updates if u.is_weight and u.ratio is not None and u.ratio > _RATIO]

@@ -46,7 +46,7 @@ class UnstableUnderStress(Rule[ProbedModel]):
         tail = (
             "; the learning rate itself is calm"
             if calm
-            else "; so is the learning rate itself"
+            else "; and so it is at the learning rate itself"
             if calm is False
             else ""
         )
