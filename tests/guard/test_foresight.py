@@ -293,11 +293,12 @@ class Block(nn.Module):
         return (x * self.gain).half() @ self.weight.half()
 
 
-def grow(folder: Path, policy: Policy, steps: int = 80) -> Guard:
+def grow(folder: Path, policy: Policy, steps: int = 80, warm_up: int = 0) -> Guard:
     torch.manual_seed(0)
     model = Growing(1.02)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    guard = Guard(model, optimizer, run_dir=folder, policy=policy, quiet=True, locate=False)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-6, total_iters=warm_up) if warm_up else None
+    guard = Guard(model, optimizer, schedule, run_dir=folder, policy=policy, quiet=True, locate=False)
     for _ in range(steps):
         guard.step(lambda: model(torch.rand(4, 4)))
         if guard.counters.skipped:
@@ -336,6 +337,13 @@ def test_growth_to_its_end_goes_back_at_once_and_far_down_with_the_rate(tmp_path
     guard.close()
 
 
+def test_growth_in_a_warm_up_lowers_the_rate_further_for_its_peak_is_still_to_come(tmp_path: Path) -> None:
+    guard = grow(tmp_path, Policy(), steps=120, warm_up=200)
+    assert guard.counters.rollbacks == 1 and guard.counters.lowerings == 3  # without one: see above
+    assert guard.state.optimizers[0].param_groups[0]["initial_lr"] == pytest.approx(1e-9 / 8)
+    guard.close()
+
+
 @pytest.mark.parametrize(("failing", "rollbacks"), [((20, 21), 1), ((20, 23), 1), ((20, 30, 40), 0)])
 def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
     failing: tuple[int, ...], rollbacks: int, tmp_path: Path
@@ -353,6 +361,8 @@ def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
     if rollbacks:  # no growth, so that the rate is lowered once, and little is lost
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5e-12)
         assert guard.counters.rolled_back <= 20
+    else:  # a copy is taken only after a while without a failure
+        assert guard.recovery.last_good.step == failing[0]
     guard.close()
 
 

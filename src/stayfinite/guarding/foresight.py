@@ -50,6 +50,7 @@ class Foresight:
         self._recent: deque[bool] = deque(maxlen=100)
         self._failures: deque[int] = deque(maxlen=_ENOUGH_FAILURES)  # steps, under an alarm
         self._grows = False  # the alarm is about a trend
+        self._failed: int | None = None
         self._written: tuple[str, ...] = ()
         self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
 
@@ -86,7 +87,10 @@ class Foresight:
         """
         alarmed, sampled = self.alarmed, self._sampling
         self._ended(step, verdict, applied=False)
-        if by_scaler or not alarmed:
+        if by_scaler:
+            return
+        self._failed = step
+        if not alarmed:
             return
         seen = sampled and bool(self.samples) and forecast.exceeds(self.samples[-1])
         if seen and self._grows:
@@ -101,6 +105,7 @@ class Foresight:
     def went_back(self, step: int) -> None:
         """The run goes on from an earlier state: what was growing there is not growing now."""
         self._state, self._outlook, self._grows = forecast.init(), None, False
+        self._failed = step
         self._failures.clear()
         self._schedule.went_back(step)
 
@@ -150,9 +155,9 @@ class Foresight:
         return self._state.risen <= _STEADY
 
     @property
-    def is_no_worse(self) -> bool:
-        """What was foretold is not nearer to its limit than when it was."""
-        return forecast.is_no_worse(self._state)
+    def failed_last(self) -> int | None:
+        """The step that failed last, or after which the run went back; None if there was none."""
+        return self._failed
 
     def close(self) -> None:
         self._vitals.drop()

@@ -70,9 +70,12 @@ class Recovery:
         """Back to the last good copy, at a lower rate than the one that led here.
 
         `grew`: what failed had grown since the copy. Growth that took so many updates takes twice as many at half of
-        the rate: it is lowered until it would take many, and by no more than the policy lowers at all.
+        the rate: it is lowered until it would take many, and by no more than the policy lowers at all. Updates of a
+        warm-up count by their share of the peak, which is still to come.
         """
+        warm = self._share_of_peak()
         good = self.go_back()
+        warm = (warm + self._share_of_peak()) / 2
         lost = step - good
         counters = self.ladder.counters
         counters.rollbacks += 1
@@ -84,7 +87,7 @@ class Recovery:
         if (
             self._policy.max_lowerings
         ):  # the same state at the same learning rate would end in the same failure
-            counters.lowerings += self._rungs(since) if grew else 1
+            counters.lowerings += self._rungs(since * warm) if grew else 1
         again = counters.lowerings - self.last_good.lowerings
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by**again)
         return (
@@ -92,7 +95,12 @@ class Recovery:
             f"learning rate {self.rates()}"
         )
 
-    def _rungs(self, updates: int) -> int:
+    def _share_of_peak(self) -> float:
+        """How far the schedules let the rates go now; 1 without one."""
+        rates = [rate for rate in rates_of([o.param_groups for o in self._state.optimizers]) if rate.peak > 0]
+        return min(1.0, sum(rate.lr / rate.peak for rate in rates) / len(rates)) if rates else 1.0
+
+    def _rungs(self, updates: float) -> int:
         """How often the rate must be lowered so that a growth of so many updates takes many."""
         needed = math.log(max(updates, 1) / _MANY_UPDATES) / math.log(self._policy.lower_lr_by)
         return max(1, min(math.ceil(needed), self._policy.max_lowerings))

@@ -22,7 +22,6 @@ _NEAR = 16
 _COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
 """Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
 _NO_HEADROOM, _CALM = math.log(3.0), math.log(3.0)
-_NOISE = 0.1
 _BELOW = 0.999
 _FEW = 4
 _CANDIDATES = 24
@@ -72,11 +71,6 @@ def init() -> ForecastState:
 def is_urgent(state: ForecastState) -> bool:
     """Something grows towards a limit: look more often."""
     return state.urgent
-
-
-def is_no_worse(state: ForecastState) -> bool:
-    """What was foretold is not nearer to its limit than it was then."""
-    return state.headroom >= state.told_headroom - _NOISE
 
 
 def exceeds(sample: VitalSample) -> bool:
