@@ -293,11 +293,12 @@ class Block(nn.Module):
         return (x * self.gain).half() @ self.weight.half()
 
 
-def grow(folder: Path, policy: Policy, steps: int = 80) -> Guard:
+def grow(folder: Path, policy: Policy, steps: int = 80, warm_up: int = 0) -> Guard:
     torch.manual_seed(0)
     model = Growing(1.02)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    guard = Guard(model, optimizer, run_dir=folder, policy=policy, quiet=True, locate=False)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-6, total_iters=warm_up) if warm_up else None
+    guard = Guard(model, optimizer, schedule, run_dir=folder, policy=policy, quiet=True, locate=False)
     for _ in range(steps):
         guard.step(lambda: model(torch.rand(4, 4)))
         if guard.counters.skipped:
@@ -317,6 +318,74 @@ def test_an_overflow_is_foretold_and_a_healthy_copy_is_there(tmp_path: Path) -> 
     (finding,) = [e["finding"] for e in events(tmp_path, "finding") if e["finding"]["code"] == "RUN018"]
     assert finding["cause"] == "FP16_OVERFLOW" and "in each of 6 `Block`" in finding["message"]
     assert guard.recovery.last_good.step is not None and 0 < guard.recovery.last_good.step < said[0]["step"]
+    guard.close()
+
+
+def test_growth_to_its_end_goes_back_at_once_and_far_down_with_the_rate(tmp_path: Path) -> None:
+    guard = grow(tmp_path, Policy(), steps=120)
+    assert guard.counters.skipped == 1 and guard.counters.rollbacks == 1
+    (back,), said = events(tmp_path, "rollback"), events(tmp_path, "forecast")
+    good = guard.recovery.last_good.step
+    assert good is not None and good < said[0]["step"] and f"the state of step {good};" in back["what"]
+    since = guard.counters.rolled_back
+    rungs = max(1, math.ceil(math.log2(100 / since)))  # until such growth would take a hundred updates
+    assert guard.state.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-9 * 0.5**rungs)
+    (model,) = guard.state.models.values()
+    guard.step(lambda: model(torch.rand(4, 4)))
+    assert guard.counters.skipped == 1
+    assert events(tmp_path, "forecast") == said  # what was said of the growth is not said of the copy
+    guard.close()
+
+
+def test_growth_in_a_warm_up_lowers_the_rate_further_for_its_peak_is_still_to_come(tmp_path: Path) -> None:
+    guard = grow(tmp_path, Policy(), steps=120, warm_up=200)
+    assert guard.counters.rollbacks == 1 and guard.counters.lowerings == 3  # without one: see above
+    assert guard.state.optimizers[0].param_groups[0]["initial_lr"] == pytest.approx(1e-9 / 8)
+    guard.close()
+
+
+@pytest.mark.parametrize(("failing", "rollbacks"), [((20, 21), 1), ((20, 23), 1), ((20, 30, 40), 0)])
+def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
+    failing: tuple[int, ...], rollbacks: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1, bias=False).half()
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    for step in range(44):
+        batch = torch.full((1, 1), 4e4 + 100 * (step % 7)).half()
+        times = 2.0 if step in failing else 1.0
+        guard.step(lambda batch=batch, times=times: model(batch * times).float().mean())
+    assert guard.counters.skipped == len(failing) and guard.counters.rollbacks == rollbacks
+    if rollbacks:  # no growth, so that the rate is lowered once, and little is lost
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5e-12)
+        assert guard.counters.rolled_back <= 20
+    else:  # a copy is taken only after a while without a failure
+        assert guard.recovery.last_good.step == failing[0]
+    guard.close()
+
+
+def test_bad_batches_under_an_alarm_are_skipped_as_ever(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Growing(1.02)
+    guard = Guard(
+        model, torch.optim.SGD(model.parameters(), lr=1e-9), run_dir=tmp_path, quiet=True, locate=False
+    )
+    while not guard._foresight.alarmed:
+        guard.step(lambda: model(torch.rand(4, 4)))
+    for _ in range(3):  # nothing in the model has left its range
+        guard.step(lambda: model(torch.rand(4, 4)) * math.nan)
+    assert guard.counters.skipped == 3 and guard.counters.rollbacks == 0
+    guard.close()
+
+
+def test_with_warnings_alone_the_ladder_is_as_ever(tmp_path: Path) -> None:
+    guard = grow(tmp_path, Policy(foresee="warn"), steps=120)
+    (model,) = guard.state.models.values()
+    for _ in range(2):
+        guard.step(lambda: model(torch.rand(4, 4)))
+    assert guard.counters.skipped == 3 and guard.counters.rollbacks == 0
     guard.close()
 
 

@@ -47,6 +47,15 @@ def test_bad_state_cannot_be_skipped() -> None:
     assert climb(Policy(rollback_after=None), 2, state_is_bad=True) == ["rollback"] * 2
 
 
+def test_what_was_foretold_goes_back_at_once_and_else_nothing_changes() -> None:
+    policy = Policy()
+    assert policy.decide(2, 0, 0, state_is_bad=False, was_foretold=True) == "rollback"
+    assert policy.decide(2, 0, 3, state_is_bad=False, was_foretold=True) == "skip"  # no stop before its time
+    assert policy.decide(10, 0, 0, state_is_bad=False, was_foretold=True) == "stop"
+    no_way_back = Policy(rollback_after=None)
+    assert no_way_back.decide(4, 0, 0, state_is_bad=False, was_foretold=True) == "lower-lr"
+
+
 def test_a_rung_can_be_left_out() -> None:
     assert "lower-lr" not in climb(Policy(lower_lr_after=None), 10)
     assert "rollback" not in climb(Policy(rollback_after=None), 10)

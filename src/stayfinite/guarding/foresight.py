@@ -21,6 +21,8 @@ from stayfinite.watch.vitals.vitals import Vitals
 
 _STEADY = math.log(2.0)
 _SAMPLES_KEPT = 64
+_ENOUGH_FAILURES, _SOON = 2, 4
+"""So many failures under an alarm within so many steps are what was foretold."""
 _MODULES_WRITTEN, _NEAREST = 48, 8
 """Always the same ones, and those nearest to their limit; all are measured."""
 
@@ -46,6 +48,9 @@ class Foresight:
         self._fresh = False
         self._said: list[str] = []
         self._recent: deque[bool] = deque(maxlen=100)
+        self._failures: deque[int] = deque(maxlen=_ENOUGH_FAILURES)  # steps, under an alarm
+        self._grows = False  # the alarm is about a trend
+        self._failed: int | None = None
         self._written: tuple[str, ...] = ()
         self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
 
@@ -75,9 +80,23 @@ class Foresight:
         """The update was made and stays."""
         self._ended(step, verdict, applied=True)
 
-    def refused(self, step: int, verdict: StepVerdict) -> None:
-        """The step failed: what it showed is not the signal of a healthy run, but it counts."""
+    def refused(self, step: int, verdict: StepVerdict, *, by_scaler: bool = False) -> None:
+        """The step failed: what it showed is not the signal of a healthy run, but it counts.
+
+        `by_scaler`: its gradients overflowed at a loss scale that is halved now, which says nothing of the signal.
+        """
+        alarmed, sampled = self.alarmed, self._sampling
         self._ended(step, verdict, applied=False)
+        if by_scaler:
+            return
+        self._failed = step
+        if not alarmed:
+            return
+        seen = sampled and bool(self.samples) and forecast.exceeds(self.samples[-1])
+        if seen and self._grows:
+            self._failures.append(step)  # a growth that was followed to its end needs no second failure
+        if seen or not sampled:
+            self._failures.append(step)
 
     def abandoned(self) -> None:
         self._vitals.drop()
@@ -85,7 +104,9 @@ class Foresight:
 
     def went_back(self, step: int) -> None:
         """The run goes on from an earlier state: what was growing there is not growing now."""
-        self._state = forecast.init()
+        self._state, self._outlook, self._grows = forecast.init(), None, False
+        self._failed = step
+        self._failures.clear()
         self._schedule.went_back(step)
 
     def largest_outputs(self) -> tuple[tuple[int, float], ...]:
@@ -109,6 +130,21 @@ class Foresight:
         return bool(self._state.told)
 
     @property
+    def has_come_true(self) -> bool:
+        """It failed as was foretold: by growth to its limit, or again and again where the limit was near all along.
+
+        There one failure may have been its batch; with a second soon after it is the state.
+        """
+        if len(self._failures) < _ENOUGH_FAILURES or not self.alarmed:
+            return False
+        return self._failures[-1] - self._failures[0] <= _SOON
+
+    @property
+    def has_grown(self) -> bool:
+        """What was foretold was growth, and not a signal that has been near its limit all the time."""
+        return self._grows
+
+    @property
     def growing(self) -> float:
         """The share of the way to its limit that is behind what grows surely, in logarithms; 0 if nothing does."""
         return self._state.growing
@@ -119,9 +155,9 @@ class Foresight:
         return self._state.risen <= _STEADY
 
     @property
-    def is_no_worse(self) -> bool:
-        """What was foretold is not nearer to its limit than when it was."""
-        return forecast.is_no_worse(self._state)
+    def failed_last(self) -> int | None:
+        """The step that failed last, or after which the run went back; None if there was none."""
+        return self._failed
 
     def close(self) -> None:
         self._vitals.drop()
@@ -150,6 +186,7 @@ class Foresight:
         self._state, outlook = forecast.update(self._state, sample)
         self._schedule.urgent = forecast.is_urgent(self._state)
         self._outlook, self._fresh = outlook or self._outlook, True
+        self._grows = self.alarmed and (self._grows or (outlook is not None and math.isfinite(outlook.high)))
 
     def _new(self, sentences: Sequence[str]) -> list[str]:
         """Those that the record does not have yet."""

@@ -12,6 +12,7 @@ from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import RunStopped
 
 _STEPS_BETWEEN_COPIES = 16
+"""Under an alarm without growth, and without a failure all the while."""
 
 
 class Precaution:
@@ -54,15 +55,16 @@ class Precaution:
         return foresight.is_steady and not foresight.growing and not foresight.alarmed
 
     def _wants_copy(self, step: int) -> bool:
-        """When growth sets in, before it has gone far; under an alarm without growth again and again."""
+        """When growth sets in, before it has gone far; under an alarm without growth when it went well for a while."""
         foresight = self._run.foresight
         growing = foresight.growing
         begins, self._grew = growing > 0 and not self._grew, growing > 0
         if growing:
             return begins and foresight.is_steady
-        if not foresight.alarmed or not foresight.is_no_worse:
+        if not foresight.alarmed:
             return False
-        return self._kept is None or step - self._kept >= _STEPS_BETWEEN_COPIES
+        since = [last for last in (self._kept, foresight.failed_last) if last is not None]
+        return not since or step - max(since) >= _STEPS_BETWEEN_COPIES
 
     def _warn(self, outlook: Outlook) -> None:
         """The finding once, until it has calmed down; every forecast into the record."""

@@ -51,7 +51,7 @@ class RefusalHandler:
     def backed_off(self, outcome: Outcome) -> StepResult:
         """Count and record it."""
         self._recovery.ladder.backoff()
-        self._run.foresight.refused(self._reporter.step, outcome.verdict)
+        self._run.foresight.refused(self._reporter.step, outcome.verdict, by_scaler=True)
         counters = self._recovery.ladder.counters
         self._run.observers.scalers.skipped()
         attempt = outcome.attempt
@@ -153,7 +153,12 @@ class RefusalHandler:
         bad, can_go_back = self._maintenance.agreed(bool(run.health.bad()))
         if not bad and first:
             bad = run.ranks.any(run.probe.look("refusal").is_bad)  # then skipping cannot help: go back
-        action = ladder.failure(who, state_is_bad=bad, is_spike=refused.trigger == "spike")
+        action = ladder.failure(
+            who,
+            state_is_bad=bad,
+            is_spike=refused.trigger == "spike",
+            was_foretold=can_go_back and self._was_foretold(refused),
+        )
         if (refused.settings or outcome.verdict.settings_are_bad) and not first:
             action = "stop"  # no batch brings a learning rate back
         self._recovery.staging.refused()
@@ -173,6 +178,13 @@ class RefusalHandler:
         )
         return Refusal(refused, attempt, action, what, result, first)
 
+    def _was_foretold(self, refused: FailedStep) -> bool:
+        """The end of a growth that was seen before; with several ranks each sees its own, and that decides nothing."""
+        run = self._run
+        if run.policy.foresee == "warn" or run.ranks.together or refused.trigger not in ("loss", "gradient"):
+            return False
+        return run.foresight.has_come_true
+
     def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
         """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
         if not is_shared:
@@ -182,7 +194,8 @@ class RefusalHandler:
         if refusal.action == "lower-lr":
             self._reporter.tell("lower-lr", self._recovery.lower_rates())
         elif refusal.action == "rollback":
-            self._reporter.tell("rollback", self._recovery.roll_back(self._reporter.step))
+            grew = self._was_foretold(refusal.refused) and self._run.foresight.has_grown
+            self._reporter.tell("rollback", self._recovery.roll_back(self._reporter.step, grew=grew))
             self._run.watcher.forget()
             self._run.foresight.went_back(self._reporter.step)
         elif refusal.action == "stop":

@@ -107,7 +107,14 @@ class Ladder:
             self.counters.backoffs -= 1
             self.counters.skipped += 1
 
-    def failure(self, who: Collection[int] = _THE_ONLY_ONE, *, state_is_bad: bool, is_spike: bool) -> Action:
+    def failure(
+        self,
+        who: Collection[int] = _THE_ONLY_ONE,
+        *,
+        state_is_bad: bool,
+        is_spike: bool,
+        was_foretold: bool = False,
+    ) -> Action:
         """Count a refused step and say what to do about it."""
         self.counters.steps += 1
         self.counters.skipped += 1
@@ -123,6 +130,7 @@ class Ladder:
             self.counters.lowerings,
             self.counters.rollbacks,
             state_is_bad=state_is_bad,
+            was_foretold=was_foretold,
         )
 
     @property

@@ -24,6 +24,7 @@ class Policy:
     and says so; the same budget bounds it.
     `foresee`: what a forecast of an overflow does. "warn" says it; "keep" also takes a verified copy of the state while
     it is good, to go back to; "lower-lr" lowers the learning rate as well; "stop" ends the run with a clean checkpoint.
+    Except for "warn", a failure that was foretold goes back at once, and not after `rollback_after` failures.
     `lower_lr_after`, `rollback_after` and `stop_after` count failures in a row; None leaves the rung out.
     """
 
@@ -83,16 +84,27 @@ class Policy:
             f"unknown policy {name!r}: choose 'default', 'skip' or 'stop', or pass a stayfinite.Policy(...)"
         )
 
-    def decide(self, failures_in_a_row: int, lowerings: int, rollbacks: int, *, state_is_bad: bool) -> Action:
+    def decide(
+        self,
+        failures_in_a_row: int,
+        lowerings: int,
+        rollbacks: int,
+        *,
+        state_is_bad: bool,
+        was_foretold: bool = False,
+    ) -> Action:
         """What the ladder says about the failure that just happened.
 
         `state_is_bad`: parameters or optimizer state are not finite, so skipping cannot help.
+        `was_foretold`: it is the end of a growth that was seen before, so the next batch will fail as well.
         """
         if failures_in_a_row >= self.stop_after:
             return "stop"
         never = self.rollback_after is None and not self.max_rollbacks
         if (state_is_bad and not never) or failures_in_a_row == self.rollback_after:
             return "rollback" if rollbacks < self.max_rollbacks else "stop"
+        if was_foretold and self.rollback_after is not None and rollbacks < self.max_rollbacks:
+            return "rollback"
         if (
             self.lower_lr_after is not None
             and failures_in_a_row == self.lower_lr_after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch.optim import Optimizer
@@ -16,6 +17,9 @@ from stayfinite.recover.replicated_copy import Slot
 from stayfinite.recover.scaling import Scaling
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.transaction import Transaction
+
+_MANY_UPDATES = 100
+"""As many as lie between two regular copies: by then there is a newer one to go back to."""
 
 
 class Recovery:
@@ -62,26 +66,44 @@ class Recovery:
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by)
         return f"learning rates times {self._policy.lower_lr_by:g}: now {self.rates()}"
 
-    def roll_back(self, step: int) -> str:
-        """Back to the last good copy, at a lower rate than the one that led here."""
+    def roll_back(self, step: int, *, grew: bool = False) -> str:
+        """Back to the last good copy, at a lower rate than the one that led here.
+
+        `grew`: what failed had grown since the copy. Growth that took so many updates takes twice as many at half of
+        the rate: it is lowered until it would take many, and by no more than the policy lowers at all. Updates of a
+        warm-up count by their share of the peak, which is still to come.
+        """
+        warm = self._share_of_peak()
         good = self.go_back()
+        warm = (warm + self._share_of_peak()) / 2
         lost = step - good
         counters = self.ladder.counters
         counters.rollbacks += 1
-        counters.rolled_back += counters.applied - self.last_good.applied
+        since = counters.applied - self.last_good.applied
+        counters.rolled_back += since
         self.last_good.applied = (
             counters.applied
         )  # going back once more loses only what is applied from here on
         if (
             self._policy.max_lowerings
         ):  # the same state at the same learning rate would end in the same failure
-            counters.lowerings += 1
+            counters.lowerings += self._rungs(since * warm) if grew else 1
         again = counters.lowerings - self.last_good.lowerings
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by**again)
         return (
             f"rolled back to the state of step {good}; the {lost} batches since are passed over; "
             f"learning rate {self.rates()}"
         )
+
+    def _share_of_peak(self) -> float:
+        """How far the schedules let the rates go now; 1 without one."""
+        rates = [rate for rate in rates_of([o.param_groups for o in self._state.optimizers]) if rate.peak > 0]
+        return min(1.0, sum(rate.lr / rate.peak for rate in rates) / len(rates)) if rates else 1.0
+
+    def _rungs(self, updates: float) -> int:
+        """How often the rate must be lowered so that a growth of so many updates takes many."""
+        needed = math.log(max(updates, 1) / _MANY_UPDATES) / math.log(self._policy.lower_lr_by)
+        return max(1, min(math.ceil(needed), self._policy.max_lowerings))
 
     def go_back(self) -> int:
         """Put the last good state back, and the stage of the plan it was in; gives its step."""

@@ -177,7 +177,7 @@ def named_averages(averages: Sequence[Average]) -> list[tuple[str, Average]]:
 def _buffer_slots(models: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
     for prefix, model in models.items():
         for path, owner in model.named_modules():
-            for key in owner._buffers:
+            for key, _ in owner._buffers.items():  # a scripted module has no other way
                 yield _join(_join(prefix, path), key), owner, key
 
 

@@ -35,6 +35,11 @@ class _Slot:
     saved: Tensor | None = None
     version: int = -1
 
+    def now(self) -> Tensor | None:
+        """What the module has there; a scripted module's buffers are no dict, and know no `get`."""
+        held = self.owner._buffers
+        return held[self.key] if self.key in held else None  # noqa: SIM401
+
 
 class Transaction:
     """`begin` before a step, `undo` after a refused one; nothing needs doing after a good one."""
@@ -89,7 +94,7 @@ class Transaction:
         saved: list[Tensor] = []
         live: list[Tensor] = []
         for slot in self._slots:
-            tensor = slot.owner._buffers.get(slot.key)
+            tensor = slot.now()
             same = tensor is slot.tensor
             slot.tensor = tensor
             if tensor is None or (not same and not can_change(tensor)):
@@ -147,12 +152,12 @@ class Transaction:
     def _remove_buffers_but(self, known: set[tuple[int, str]]) -> None:
         """Buffers that the step itself registered: before it they did not exist."""
         for holder in self._holders:
-            for key in [key for key in holder if (id(holder), key) not in known]:
+            for key in [key for key, _ in holder.items() if (id(holder), key) not in known]:
                 del holder[key]
 
     def mark_batch(self) -> None:
         """Another micro-batch of the same update begins: what it does to buffers can be undone alone."""
-        self._at_mark = {(id(holder), key) for holder in self._holders for key in holder}
+        self._at_mark = {(id(holder), key) for holder in self._holders for key, _ in holder.items()}
         self._of_batch = [  # also those that an earlier micro-batch of this update has registered
             (holder, key, tensor, local(tensor).detach().clone())
             for holder in self._holders
@@ -177,7 +182,7 @@ class Transaction:
             for slot in self._slots:
                 if slot.tensor is None or slot.saved is None:
                     continue
-                now = slot.owner._buffers.get(slot.key)
+                now = slot.now()
                 if now is not slot.tensor and now is not None and now.shape == slot.saved.shape:
                     # the forward pass put a new tensor in its place
                     slot.owner._buffers[slot.key] = torch.where(bad.to(now.device), slot.saved, now)

@@ -36,9 +36,10 @@ def untouched(state: TrainingState) -> Iterator[None]:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
         for owner, buffers in slots:
-            for key in [key for key in owner._buffers if key not in buffers]:
+            for key in [key for key, _ in owner._buffers.items() if key not in buffers]:
                 del owner._buffers[key]
-            owner._buffers.update(buffers)
+            for key, tensor in buffers.items():
+                owner._buffers[key] = tensor
         # .data: a graph that somebody keeps for a later backward pass must not find its buffers' version moved
         copy_all([tensor.data for tensor in live.values()], saved)
         # autocast keeps half copies of the weights; those made here would cut the next forward from its gradients

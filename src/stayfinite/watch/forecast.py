@@ -22,7 +22,7 @@ _NEAR = 16
 _COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
 """Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
 _NO_HEADROOM, _CALM = math.log(3.0), math.log(3.0)
-_NOISE = 0.1
+_BELOW = 0.999
 _FEW = 4
 _CANDIDATES = 24
 _GAIN, _KINDS = 1.3, 3
@@ -73,9 +73,9 @@ def is_urgent(state: ForecastState) -> bool:
     return state.urgent
 
 
-def is_no_worse(state: ForecastState) -> bool:
-    """What was foretold is not nearer to its limit than it was then."""
-    return state.headroom >= state.told_headroom - _NOISE
+def exceeds(sample: VitalSample) -> bool:
+    """Something has left the range it can be held in."""
+    return any(m.limit is not None and not m.size < _BELOW * m.limit for m in sample.modules.values())
 
 
 def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Outlook | None]:
@@ -112,7 +112,7 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
         state, series=series, lowest=lowest, urgent=urgent, growing=growing, risen=risen, headroom=headroom
     )
     if not found:
-        return _calmed(state), None
+        return state if exceeds(sample) else _calmed(state), None
     left, key, trend = min(found, key=lambda item: (item[0], values[item[1]][1] - values[item[1]][0]))
     what = _what(key)
     known = state.told.get(what)
@@ -179,7 +179,7 @@ def _values(sample: VitalSample) -> dict[str, tuple[float, float]]:
     """Everything that may run into a limit, as logarithms: value and limit."""
     found: dict[str, tuple[float, float]] = {}
     for name, module in sample.modules.items():
-        if module.limit is not None and 0 < module.size < 0.999 * module.limit:
+        if module.limit is not None and 0 < module.size < _BELOW * module.limit:
             found[f"module {name}"] = (math.log(module.size), math.log(module.limit))
     for place, (value, limit) in sample.exponents.items():
         if 1 < value < limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _FIRST_SAMPLES = 40
 """These are taken whatever they cost: a run that dies young is to be foreseen, too. They reach to step 128."""
+_SAMPLES_AFTER_GOING_BACK = 24
 _SHARE = 0.005
 """Of the run's time, spent on the samples after that."""
 _PER_DOUBLING, _WIDEST = 16, 64
@@ -21,6 +22,7 @@ class Schedule:
         self._several = several_ranks
         self._samples = self._steps = self._written = self._next = 0
         self._spent = self._lived = 0.0
+        self._origin = 0  # from where intervals are counted
         self._dense_left = _DENSE_SAMPLES
         self.urgent = False  # something grows towards a limit
 
@@ -36,9 +38,8 @@ class Schedule:
         """Will the step after this one be sampled, as far as is known?"""
         return self.wants(step + 1) and not (sampling and not self.urgent and self._after(step) > step + 1)
 
-    @staticmethod
-    def _after(step: int) -> int:
-        return step + min(_WIDEST, 1 << (step // _PER_DOUBLING).bit_length())
+    def _after(self, step: int) -> int:
+        return step + min(_WIDEST, 1 << (max(0, step - self._origin) // _PER_DOUBLING).bit_length())
 
     def sampled(self, step: int, seconds: float) -> None:
         """A sample was taken, at this cost."""
@@ -64,5 +65,6 @@ class Schedule:
         return True
 
     def went_back(self, step: int) -> None:
-        """The run goes on from an earlier state."""
-        self._next, self.urgent = step, False
+        """The run goes on from an earlier state: it is looked at as at its beginning, for a while."""
+        self._origin, self._next, self.urgent = step, step, False
+        self._samples = min(self._samples, _FIRST_SAMPLES - _SAMPLES_AFTER_GOING_BACK)
