@@ -44,6 +44,10 @@ _BY_SIZE = (
     Kind.UNKNOWN,
 )
 _SHARE = 0.25  # of the budget, for blame and for culprits each
+_SHARE_OF_STEPS = {
+    False: 0.25,
+    True: 0.6,
+}  # of what is left, for the last steps again: more if the state is to blame
 
 
 @dataclass(slots=True)
@@ -73,7 +77,8 @@ class StepProof:
         # In a sick state any sample fails: none of them is to be named.
         culprits = self._culprits(evidence) if report.blame not in ("flaky", "state") else None
         if report.blame != "flaky":
-            end_of_trials = end - (end - time.monotonic()) * (_SHARE if self._by_size(evidence) else 0.0)
+            for_steps = _SHARE_OF_STEPS[report.blame == "state"] if self._by_size(evidence) else 0.0
+            end_of_trials = end - (end - time.monotonic()) * for_steps
             tried = Counterfactual(
                 self._trial, max(1.0, end_of_trials - time.monotonic()), self.say, past=False
             )
@@ -121,11 +126,7 @@ class StepProof:
         trials = RateTrials(
             Trajectory(self.recovery, self.attempt, past, self.recovery.lower_by), case, end, self.say
         )
-        found = trials.tried()
-        if found and report.blame == "state":
-            report.tried = [*found, *trials.look_ahead(report.tried, tried.attempted)]
-        else:
-            report.tried = [*report.tried, *found]
+        report.tried = trials.added_to(report, tried.attempted)
         report.tried.sort(key=lambda one: (one.control, not one.proved))
         if trials.remark and (not report.remark or report.proved is not None):
             report.remark = trials.remark

@@ -14,7 +14,7 @@ from torch import Tensor
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.prove.attempted import Attempted, patch_of, quality
 from stayfinite.prove.expression import distortion, looked_at
-from stayfinite.prove.judgement import moves, why_failed, works
+from stayfinite.prove.judgement import moves, postponed, why_failed, works
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -197,6 +197,23 @@ class Counterfactual:
         return chosen.sample(others, min(_CONTROLS, len(others)))
 
     def _try(self, stage: Stage, case: Case, one: Prescription, depth: int, *, control: bool = False) -> None:
+        """A remedy in one of its ways: the first that is finite, or else the first that could be computed at all."""
+        begun = len(self._done)
+        self._try_way(stage, case, one, depth, control=control)
+        middle = len(self._done)
+        finite = any(done.tried.finite for done in self._done[begun:])
+        if one.otherwise is None or finite or depth > 1 or self._over():
+            return
+        self._try(stage, case, one.otherwise, depth)
+        better = any(done.tried.finite for done in self._done[middle:])
+        if better or all(done.raised for done in self._done[begun:middle]):
+            del self._done[begun:middle]
+        else:
+            del self._done[middle:]
+
+    def _try_way(
+        self, stage: Stage, case: Case, one: Prescription, depth: int, *, control: bool = False
+    ) -> None:
         texts, watched = dict(stage.texts), dict(stage.texts)
         before, upto, failing = self._before(stage, case, one)
         if one.file is not None and case.site is not None:
@@ -216,22 +233,27 @@ class Counterfactual:
             and following is not None
             and result.error is None
             and fails_elsewhere(following, stage)
-            and one.edits
+            and (one.edits or one.remedy.only_wider)
         ):
             following.texts, following.remedies, following.distortion = texts, names, moved
             found = len(self._done)
-            self._next(following, depth + 1)
-            if any(done.tried.proved for done in self._done[found:]):
+            self._next(following, depth + 1, one)
+            if any(done.tried.proved or done.tried.verdict == "postpones" for done in self._done[found:]):
                 return
+            self._done[found:] = [done for done in self._done[found:] if done.tried.remedy != one.remedy.name]
         stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
         verdict = "proved" if works(stage, result) and not stuck else "failed"
         if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
+        reason = why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict)
+        later = postponed(stage, result, case) if one.remedy.only_wider else None
+        if later is not None:
+            verdict, reason = "postpones", later
         tried = Tried(
-            remedy=" + ".join(r.name for r in names),
-            sentence="; ".join(r.sentence for r in names),
+            remedy=" + ".join(dict.fromkeys(r.name for r in names)),
+            sentence="; ".join(dict.fromkeys(r.sentence for r in names)),
             verdict=verdict,
-            reason=why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict),
+            reason=reason,
             loss=result.losses[-1][1] if result.losses else None,
             distortion=moved,
             gradient=result.learns,
@@ -242,14 +264,24 @@ class Counterfactual:
         )
         spans = tuple((edit.start, edit.end) for edit in one.edits)
         self._done.append(
-            Attempted(names, texts if one.edits else {}, tried, result.learns, spans, one.edits)
+            Attempted(
+                names,
+                texts,
+                tried,
+                result.learns,
+                spans,
+                one.edits,
+                raised=result.error is not None,
+            )
         )
 
-    def _next(self, stage: Stage, depth: int) -> None:
-        """The first birth is cured and another one shows: remedies for that one on top."""
+    def _next(self, stage: Stage, depth: int, first: Prescription) -> None:
+        """The first birth is cured and another one shows: remedies for that one on top, or the same once more."""
         case = case_at(stage)
         for one in sorted(prescriptions(case), key=lambda p: (p.remedy.popular, p.remedy.rank)):
-            if one.edits and not self._over() and not one.remedy.popular:
+            again = first.remedy.only_wider and one.remedy.name == first.remedy.name
+            on_top = one.edits and first.edits and not (first.remedy.only_wider and one.remedy.only_wider)
+            if (again or on_top) and not self._over() and not one.remedy.popular:
                 self._try(stage, case, one, depth)
 
     def _before(
