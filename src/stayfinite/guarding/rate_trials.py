@@ -81,7 +81,7 @@ class RateTrials:
         known = attempted.get(one.remedy)
         if known is None or not any(remedy.only_wider for remedy in known.remedies):
             return one
-        if not one.proved or one.control:
+        if one.verdict not in ("proved", "unclear") or one.control:
             return one
         self._say(f"looking {FURTHER} steps ahead with {one.remedy}")
         course = self._trajectory.from_here(self._left(), known.remedies, known.texts)

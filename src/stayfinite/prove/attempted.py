@@ -27,7 +27,7 @@ def quality(one: Attempted) -> tuple[object, ...]:
     """Proved before failed; exact before not; the remedy that is meant for it before the crude one."""
     tried = one.tried
     moved = tried.distortion if tried.distortion is not None else 1e-3
-    crude = any(r.trains_otherwise for r in one.remedies) or tried.verdict == "postpones"
+    crude = any(r.trains_otherwise for r in one.remedies) or tried.verdict in ("postpones", "unclear")
     rank = max((r.rank for r in one.remedies), default=9)
     # At the brink the plain form itself is inexact (the logarithm of a subnormal number), an exact form is not.
     exact = 5e-3 if rank <= 1 else 1e-5

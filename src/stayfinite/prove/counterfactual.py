@@ -238,7 +238,7 @@ class Counterfactual:
             following.texts, following.remedies, following.distortion = texts, names, moved
             found = len(self._done)
             self._next(following, depth + 1, one)
-            if any(done.tried.proved or done.tried.verdict == "postpones" for done in self._done[found:]):
+            if any(done.tried.verdict in ("proved", "postpones", "unclear") for done in self._done[found:]):
                 return
             self._done[found:] = [done for done in self._done[found:] if done.tried.remedy != one.remedy.name]
         stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
@@ -249,6 +249,8 @@ class Counterfactual:
         later = postponed(stage, result, case) if one.remedy.only_wider else None
         if later is not None:
             verdict, reason = "postpones", later
+        elif verdict == "proved" and not one.remedy.is_cure:
+            verdict, reason = "unclear", "finite, but what made the numbers so large is as it was"
         tried = Tried(
             remedy=" + ".join(dict.fromkeys(r.name for r in names)),
             sentence="; ".join(dict.fromkeys(r.sentence for r in names)),

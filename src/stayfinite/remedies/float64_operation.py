@@ -14,6 +14,7 @@ class Float64Operation(WiderOperation):
     sentence = "compute this operation in float64"
     kinds = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
     rank = 8
+    is_cure = False  # numbers that float32 cannot hold are no numbers to train on
     dtype, method = "float64", "double"
 
     def fits(self, case: Case) -> bool:

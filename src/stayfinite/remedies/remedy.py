@@ -71,6 +71,9 @@ class Remedy:
     )
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
     only_wider: ClassVar[bool] = False  # more room for large numbers: if these grow on, it only postpones
+    is_cure: ClassVar[bool] = (
+        True  # False: what people try, and leaves the cause as it is; never called proved
+    )
 
     def fits(self, case: Case) -> bool:
         """Whether it may cure this birth, by its mechanism."""
