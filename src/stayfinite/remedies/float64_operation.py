@@ -12,7 +12,8 @@ class Float64Operation(WiderOperation):
 
     name = "float64-operation"
     sentence = "compute this operation in float64"
-    kinds = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
+    kinds = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW, Kind.EXP_OVERFLOW})
+    universal = False  # never called proved, so it may be a control
     rank = 8
     is_cure = False  # numbers that float32 cannot hold are no numbers to train on
     dtype, method = "float64", "double"
