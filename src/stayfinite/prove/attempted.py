@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def quality(one: Attempted) -> tuple[object, ...]:
         len(one.remedies),
         moved,
     )
+
+
+def reach(ways: Sequence[Attempted]) -> int:
+    """How far the best of these came: it raised, was not finite, was finite, was proved."""
+    return max((1 + (not one.raised) + one.tried.finite + one.tried.proved for one in ways), default=0)
 
 
 def patch_of(best: Attempted) -> str | None:

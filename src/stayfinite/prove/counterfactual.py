@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from stayfinite.findings.trial import ProofReport, Tried
-from stayfinite.prove.attempted import Attempted, patch_of, quality
+from stayfinite.prove.attempted import Attempted, patch_of, quality, reach
 from stayfinite.prove.expression import distortion, looked_at
-from stayfinite.prove.judgement import moves, postponed, why_failed, works
+from stayfinite.prove.judgement import moves, postponed, was_rounded_to_zero, why_failed, works
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -150,7 +150,7 @@ class Counterfactual:
     def _try_all(self, stage: Stage) -> None:
         case = self._case = case_at(stage)
         fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
-        order = sorted(fitting, key=lambda p: (p.remedy.popular, p.remedy.rank, p.remedy.name))
+        order = sorted(fitting, key=lambda p: (p.remedy.leaves_steps_out, p.remedy.rank, p.remedy.name))
         for one in order:
             if self._over():
                 break
@@ -197,16 +197,15 @@ class Counterfactual:
         return chosen.sample(others, min(_CONTROLS, len(others)))
 
     def _try(self, stage: Stage, case: Case, one: Prescription, depth: int, *, control: bool = False) -> None:
-        """A remedy in one of its ways: the first that is finite, or else the first that could be computed at all."""
+        """A remedy in one of its ways: the first that is proved, or else the one that came furthest."""
         begun = len(self._done)
         self._try_way(stage, case, one, depth, control=control)
         middle = len(self._done)
-        finite = any(done.tried.finite for done in self._done[begun:])
-        if one.otherwise is None or finite or depth > 1 or self._over():
+        enough = any(done.tried.verdict in ("proved", "postpones", "unclear") for done in self._done[begun:])
+        if one.otherwise is None or enough or control or self._over():
             return
         self._try(stage, case, one.otherwise, depth)
-        better = any(done.tried.finite for done in self._done[middle:])
-        if better or all(done.raised for done in self._done[begun:middle]):
+        if reach(self._done[middle:]) > reach(self._done[begun:middle]):
             del self._done[begun:middle]
         else:
             del self._done[middle:]
@@ -325,11 +324,13 @@ class Counterfactual:
     # -- judging -----------------------------------------------------------------------------------------
 
     def _judge_gradients(self) -> None:
-        """A remedy that cuts the failing sample off loses where another one lets it learn."""
-        if not any(one.learns and one.tried.proved for one in self._done):
-            return
+        """A remedy that cuts the failing sample off loses where another one lets it learn, or where one could: what a
+        smooth function has rounded to 0 has a gradient in log space, whether or not that form was found."""
+        one_learns = any(one.learns and one.tried.proved for one in self._done)
+        rounded = self._case is not None and was_rounded_to_zero(self._case)
         for one in self._done:
-            if one.learns is False and one.tried.proved and not one.tried.control:
+            needless = one_learns or (rounded and any(remedy.cuts_off for remedy in one.remedies))
+            if one.learns is False and one.tried.proved and not one.tried.control and needless:
                 one.tried = replace(
                     one.tried,
                     verdict="no gradient",

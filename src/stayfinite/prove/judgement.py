@@ -12,6 +12,8 @@ from stayfinite.remedies.remedy import Case
 
 _TOO_LARGE: Final = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
 _GROWS_ON: Final = 10.0
+_SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
+_NEAR: Final = 8
 
 
 def works(stage: Stage, result: TrialResult) -> bool:
@@ -52,3 +54,11 @@ def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:
     if case.kind not in _TOO_LARGE or len(after) < 2 or after[-1] < _GROWS_ON * after[0]:
         return None
     return f"finite now, but the loss grows on from {after[0]:.2g} to {after[-1]:.2g}: it postpones"
+
+
+def was_rounded_to_zero(case: Case) -> bool:
+    """The 0 that a logarithm met is the rounded value of a function that is positive everywhere."""
+    operand = case.operand
+    if case.kind is not Kind.LOG_OF_ZERO or operand is None or not operand.learnt:
+        return False
+    return operand.made_by(*_SMOOTH, within=_NEAR) is not None

@@ -71,6 +71,7 @@ class Remedy:
     )
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
     only_wider: ClassVar[bool] = False  # more room for large numbers: if these grow on, it only postpones
+    cuts_off: ClassVar[bool] = False  # what fails there gets no gradient, whatever else may be done about it
     is_cure: ClassVar[bool] = (
         True  # False: what people try, and leaves the cause as it is; never called proved
     )
