@@ -25,6 +25,8 @@ SCENARIOS = [
     "uneven loss watch",
     "component",
     "foreign component",
+    "zero loss",
+    "zero moment",
 ]
 
 
@@ -46,7 +48,7 @@ def test_the_ranks_act_alike_stay_equal_and_go_on(reports: dict[str, Any], scena
     assert zero["losses"][0] != one["losses"][0], "each rank records its own loss"
 
 
-@pytest.mark.parametrize("scenario", ["loss", "loss watch", "input"])
+@pytest.mark.parametrize("scenario", ["loss", "loss watch", "input", "zero loss"])
 def test_what_one_rank_saw_both_refuse_and_both_name_it(reports: dict[str, Any], scenario: str) -> None:
     for report in reports[scenario]:
         assert [step for step, action in enumerate(report["actions"]) if action != "none"] == [BAD_STEP]
@@ -54,7 +56,7 @@ def test_what_one_rank_saw_both_refuse_and_both_name_it(reports: dict[str, Any],
         assert report["said"][0].startswith("the loss is nan on rank 1")
 
 
-@pytest.mark.parametrize("scenario", ["moment", "moment watch"])
+@pytest.mark.parametrize("scenario", ["moment", "moment watch", "zero moment"])
 def test_state_gone_bad_on_one_rank_is_put_back_on_both(reports: dict[str, Any], scenario: str) -> None:
     """A moment alone is put back before the step; once it has reached the weights, all of the state is."""
     event = "rollback" if "watch" in scenario else "repair"
