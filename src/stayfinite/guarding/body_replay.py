@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +21,6 @@ from stayfinite.recover.recovery import Recovery
 from stayfinite.watch.watcher import Call, Window
 
 
-class Receiver(Protocol):
-    """To whom the calls that a body makes are brought."""
-
-    def receiving(self, replay: BodyReplay) -> AbstractContextManager[None]: ...
-
-
 def calls_of(body: LoopBody, window: Window) -> list[Call]:
     """The body with each of a window's batches."""
     return [Call(body, (batch,), {}) for batch in window.batches]
@@ -39,12 +33,11 @@ class BodyReplay(TrialReplay):
         self,
         recovery: Recovery,
         attempt: Attempt,
-        receiver: Receiver,
+        body: LoopBody,
         texts: Mapping[str, str],
     ) -> None:
         super().__init__(recovery, attempt)
-        assert attempt.body is not None
-        self._body, self._receiver, self._texts = attempt.body, receiver, texts
+        self._body, self._receiver, self._texts = body, body.receiver, texts
         self._keeps_updates = False
         self._bad = False
         self._applied = 0

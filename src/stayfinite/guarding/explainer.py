@@ -14,7 +14,6 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Refusal, StepResult
-from stayfinite.guarding.body_replay import Receiver
 from stayfinite.guarding.locate import LateBinding, Replay
 from stayfinite.guarding.lone_rank import is_collective, own_gradients
 from stayfinite.guarding.proofs import ProofSettings, StepProofs
@@ -38,15 +37,6 @@ class Explainer:
     @property
     def proves(self) -> bool:
         return self._proofs.on
-
-    @property
-    def receiver(self) -> Receiver | None:
-        """To whom a loop's body brings its calls when it is run again to try something."""
-        return self._proofs.receiver
-
-    @receiver.setter
-    def receiver(self, receiver: Receiver) -> None:
-        self._proofs.receiver = receiver
 
     def saw_healthy(self, attempt: Attempt) -> None:
         """A step went well: its batch is what a failing one is compared with."""

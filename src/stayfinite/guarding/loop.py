@@ -61,7 +61,6 @@ class WatchedLoop:
         self._run, self._audit, self._maintenance = run, audit, maintenance
         self._owner, self._refusal_handler, self._explainer = owner, refusal_handler, explainer
         self._follower = StepFollower(run, owner, explainer)
-        explainer.receiver = self._follower
         self.decision = DecisionMaker(run, owner, refusal_handler, self._follower, maintenance.position)
         self.listening = False
         self._between = False  # listen between two bodies, too
@@ -114,7 +113,7 @@ class WatchedLoop:
     def _note_body(self, attempt: Attempt) -> None:
         """So that it can be run again, as long as the loop waits for its next batch."""
         try:
-            attempt.body = LoopBody.running()
+            attempt.body = LoopBody.running(self._follower)
         except NotRepeatable as reason:
             attempt.not_repeatable = str(reason)
 

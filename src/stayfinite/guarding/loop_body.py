@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -30,6 +30,12 @@ class NotRepeatable(Exception):
     """Why the body cannot be run again, as the end of a sentence."""
 
 
+class Receiver(Protocol):
+    """To whom the calls that a body makes are brought: backward passes and updates."""
+
+    def receiving(self, replay: Any) -> AbstractContextManager[None]: ...
+
+
 class _Left(BaseException):
     """The body ended the loop's function."""
 
@@ -40,7 +46,8 @@ class LoopBody:
     In a child only: what the body assigns is assigned there, in a copy of its names if it stands in a function.
     """
 
-    def __init__(self, frame: FrameType) -> None:
+    def __init__(self, frame: FrameType, receiver: Receiver) -> None:
+        self.receiver = receiver
         self.file = os.path.realpath(frame.f_code.co_filename)
         self._frame = frame
         text = "".join(linecache.getlines(frame.f_code.co_filename))
@@ -58,14 +65,14 @@ class LoopBody:
         self._place = _place_of_batch(self._plain)
 
     @classmethod
-    def running(cls) -> LoopBody:
+    def running(cls, receiver: Receiver) -> LoopBody:
         """That of the loop that asks for its next batch now."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith((*_OTHERS, "<")):
             frame = frame.f_back
         if frame is None:
             raise NotRepeatable("no loop asks for these batches")
-        return cls(frame)
+        return cls(frame, receiver)
 
     def edited(self, texts: Mapping[str, str]) -> bool:
         """Whether one of these texts changes the body itself."""

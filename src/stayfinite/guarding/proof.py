@@ -19,7 +19,7 @@ from stayfinite.findings.proven import attach
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.body_replay import BodyReplay, Receiver, calls_of
+from stayfinite.guarding.body_replay import BodyReplay, calls_of
 from stayfinite.guarding.past_steps import PastStep
 from stayfinite.guarding.rate_trials import RateTrials
 from stayfinite.guarding.sample_calls import batch_size, spread, with_samples
@@ -63,7 +63,6 @@ class StepProof:
     past: Sequence[PastStep] | None = (
         None  # the steps since the last good copy; None: they are no longer at hand
     )
-    receiver: Receiver | None = None  # to whom the body of a watched loop brings its calls
 
     def prove(self, incident: Incident, evidence: FailedStep) -> None:
         """Say who is to blame, which samples, and what helps; written into the incident."""
@@ -119,9 +118,9 @@ class StepProof:
         return calls_of(self.attempt.body, window)
 
     def _replay(self, texts: Mapping[str, str] | None = None) -> TrialReplay:
-        if self.attempt.window.calls or self.receiver is None:
+        if self.attempt.window.calls or self.attempt.body is None:
             return TrialReplay(self.recovery, self.attempt)
-        return BodyReplay(self.recovery, self.attempt, self.receiver, texts or {})
+        return BodyReplay(self.recovery, self.attempt, self.attempt.body, texts or {})
 
     def _by_size(self, evidence: FailedStep) -> bool:
         """What fails is too large: then a rate, or growth, may be the cause."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from stayfinite.findings import Incident
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.body_replay import Receiver
 from stayfinite.guarding.past_steps import PastStep, PastSteps, Stamp
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.sandbox.fork import obstacle
@@ -42,7 +41,6 @@ class StepProofs:
         self._known: set[tuple[str | None, int | None]] = set()
         self._waiting: tuple[FailedStep, Attempt] | None = None
         self._can_fork: bool | None = None
-        self.receiver: Receiver | None = None  # to whom a loop's body brings its calls when it is run again
 
     @property
     def on(self) -> bool:
@@ -90,7 +88,6 @@ class StepProofs:
             self._settings.seconds,
             lambda text: reporter.note("proof", text=text),
             self._since_the_copy() if attempt.window.calls else None,
-            self.receiver,
         )
         try:
             proof.prove(incident, evidence)
