@@ -82,3 +82,14 @@ def test_a_component_only_one_rank_has_is_named_by_both_and_left_out_by_none(rep
     for report in reports["foreign component"]:
         assert report["left_out"] == 0 and report["actions"][BAD_STEP] == "skip"
         assert "component extra" in report["said"][0]
+
+
+@pytest.mark.long
+def test_ranks_that_start_a_minute_apart_wait_for_each_other(tmp_path: Path) -> None:
+    """The one that is there first waits for the other to make its guard; then both act alike."""
+    told = reports_of(SCRIPT, [(0, tmp_path), (1, tmp_path)], ["late loss", "late loss watch"])
+    for zero, one in told.values():
+        assert zero["actions"] == one["actions"] and zero["actions"][BAD_STEP] == "skip"
+        assert zero["weights"] == one["weights"] and zero["bad_state"] == one["bad_state"] == []
+        assert zero["said"][0].startswith("the loss is nan on rank 1")
+        assert "warning" not in zero["events"] + one["events"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stayfinite import Guard, Policy, RunStopped
 
-STEPS, BAD_STEP, BAD_RANK = 16, 9, 1
+STEPS, BAD_STEP, BAD_RANK, LATE = 16, 9, 1, 60
 
 
 def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
@@ -31,6 +32,8 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
+    if "late" in scenario and rank == BAD_RANK:
+        time.sleep(LATE)
     guard = Guard(
         model,
         optimizer,
