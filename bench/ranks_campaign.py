@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trials.rank_schedule import RankSchedule, draw
+from trials.rank_schedule import STEPS, RankSchedule, draw
 
 LIMIT = 400.0
 """Seconds for one schedule. It takes less than one on an idle machine; a crowded one is no hang."""
@@ -62,9 +62,12 @@ def faults_of(schedule: RankSchedule, reports: list[dict[str, Any]]) -> list[str
     for name in ("actions", "stopped"):
         if not schedule.joins and any(report[name] != zero[name] for report in reports):
             found.append(f"{name} differ: {[report[name] for report in reports]}")
-    if schedule.kind != "no-gradient" and any(report["weights"] != zero["weights"] for report in reports):
+    # A rank whose last update is spoilt is on its own when the run ends: rank 0 goes back, others warn (docs/ranks.md).
+    alone = schedule.kind == "moment" and any(step == STEPS - 1 for step, _ in schedule.faults)
+    alike = schedule.kind != "no-gradient" and not alone
+    if alike and any(report["weights"] != zero["weights"] for report in reports):
         found.append("weights differ")
-    if not all(report["finite"] for report in reports):
+    if not alone and not all(report["finite"] for report in reports):
         found.append("weights are not finite")
     if any("reference" in report and report["reference"] != report["weights"] for report in reports):
         found.append("weights are not those of a run without the bad steps")

@@ -1,11 +1,13 @@
-"""Sharded tensors: the part of a DTensor that this rank holds. Plain tensors are their own part."""
+"""Sharded tensors and optimizers: the part that this rank holds. Plain ones are their own part."""
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -30,6 +32,14 @@ def local(tensor: Tensor) -> Tensor:
     with torch.no_grad():
         part: Tensor = sharded.to_local()
     return part
+
+
+def state_of(optimizer: Optimizer) -> MutableMapping[Any, Any]:
+    """What an optimizer keeps here: a ZeroRedundancyOptimizer has this rank's share in an optimizer inside of it."""
+    inner = getattr(optimizer, "optim", None)
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer" and isinstance(inner, Optimizer):
+        return inner.state
+    return optimizer.state
 
 
 def spread_over(tensor: Tensor, ranks: int) -> bool:

@@ -13,14 +13,25 @@ from guard.rank_reports import Reports, reports_of
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
 SCRIPT = Path(__file__).with_name("copied_once.py")
 TASKS = {
-    2: ["weight", "moment", "replaced", "drift", "breaks off 0", "breaks off 1", "join", "last", "stop"],
+    2: [
+        "weight",
+        "moment",
+        "replaced",
+        "drift",
+        "breaks off 0",
+        "breaks off 1",
+        "join",
+        "last",
+        "stop",
+        "ladder",
+    ],
     3: ["weight", "moment", "ladder"],
 }
 BUFFERS = 4 * 7 + 4 * 10 + 4 * 10 + 8
 """Bytes of what is a rank's own: a buffer, and the running mean, variance and count of a batch norm."""
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.long)])
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """What every rank says of every task, from one set of processes."""
     ranks, folder = request.param, tmp_path_factory.mktemp("copied")

@@ -25,6 +25,8 @@ SCENARIOS = [
     "uneven loss watch",
     "component",
     "foreign component",
+    "zero loss",
+    "zero moment",
 ]
 
 
@@ -46,7 +48,7 @@ def test_the_ranks_act_alike_stay_equal_and_go_on(reports: dict[str, Any], scena
     assert zero["losses"][0] != one["losses"][0], "each rank records its own loss"
 
 
-@pytest.mark.parametrize("scenario", ["loss", "loss watch", "input"])
+@pytest.mark.parametrize("scenario", ["loss", "loss watch", "input", "zero loss"])
 def test_what_one_rank_saw_both_refuse_and_both_name_it(reports: dict[str, Any], scenario: str) -> None:
     for report in reports[scenario]:
         assert [step for step, action in enumerate(report["actions"]) if action != "none"] == [BAD_STEP]
@@ -54,7 +56,7 @@ def test_what_one_rank_saw_both_refuse_and_both_name_it(reports: dict[str, Any],
         assert report["said"][0].startswith("the loss is nan on rank 1")
 
 
-@pytest.mark.parametrize("scenario", ["moment", "moment watch"])
+@pytest.mark.parametrize("scenario", ["moment", "moment watch", "zero moment"])
 def test_state_gone_bad_on_one_rank_is_put_back_on_both(reports: dict[str, Any], scenario: str) -> None:
     """A moment alone is put back before the step; once it has reached the weights, all of the state is."""
     event = "rollback" if "watch" in scenario else "repair"
@@ -80,3 +82,14 @@ def test_a_component_only_one_rank_has_is_named_by_both_and_left_out_by_none(rep
     for report in reports["foreign component"]:
         assert report["left_out"] == 0 and report["actions"][BAD_STEP] == "skip"
         assert "component extra" in report["said"][0]
+
+
+@pytest.mark.long
+def test_ranks_that_start_a_minute_apart_wait_for_each_other(tmp_path: Path) -> None:
+    """The one that is there first waits for the other to make its guard; then both act alike."""
+    told = reports_of(SCRIPT, [(0, tmp_path), (1, tmp_path)], ["late loss", "late loss watch"])
+    for zero, one in told.values():
+        assert zero["actions"] == one["actions"] and zero["actions"][BAD_STEP] == "skip"
+        assert zero["weights"] == one["weights"] and zero["bad_state"] == one["bad_state"] == []
+        assert zero["said"][0].startswith("the loss is nan on rank 1")
+        assert "warning" not in zero["events"] + one["events"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stayfinite import Guard, Policy, RunStopped
 
-STEPS, BAD_STEP, BAD_RANK = 16, 9, 1
+STEPS, BAD_STEP, BAD_RANK, LATE = 16, 9, 1, 60
 
 
 def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     model = DistributedDataParallel(network)
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    optimizer: Any = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    if "zero" in scenario:  # each rank keeps the moments of its share of the parameters
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
+    if "late" in scenario and rank == BAD_RANK:
+        time.sleep(LATE)
     guard = Guard(
         model,
         optimizer,
@@ -76,7 +83,8 @@ def train(rank: int, folder: Path, scenario: str) -> dict[str, Any]:
             x[2, 1] = float("nan")
         if bad_now() and "moment" in scenario:
             with torch.no_grad():
-                optimizer.state[network[0].weight]["momentum_buffer"][0, 0] = float("nan")
+                kept = optimizer.optim.state if "zero" in scenario else optimizer.state
+                next(iter(kept.values()))["momentum_buffer"].view(-1)[0] = float("nan")
         return x
 
     stopped = None

@@ -123,6 +123,7 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
     return report, {one.remedy: one for one in report.tried}
 
 
+@pytest.mark.long
 def test_warm_up_is_tried_and_judged_at_the_whole_rate(tmp_path: Path) -> None:
     _, tried = proof(tmp_path, TOO_FAST)
     assert tried["warm-up"].verdict == "proved" and tried["warm-up"].steps > UPDATES

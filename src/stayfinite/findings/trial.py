@@ -8,7 +8,7 @@ from typing import Any
 
 from stayfinite.findings.jsonable import Json, as_float, fields_of
 
-VERDICTS = ("proved", "failed", "no gradient", "distorts", "postpones")
+VERDICTS = ("proved", "failed", "no gradient", "distorts", "postpones", "unclear")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from stayfinite.findings import Incident
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.guarding.loop_body import LoopBody
 from stayfinite.recover import Action
 from stayfinite.watch.sentinel import Reading
 from stayfinite.watch.verdict import Numbers, StepVerdict
@@ -52,6 +53,8 @@ class Attempt:
     copied: bool = False  # parameters and optimizer state were copied, so the update can be taken back
     made: bool = False  # an optimizer has changed something, and a copy can take it back
     update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
+    body: LoopBody | None = None  # of the loop that asked for it, while that can be run again
+    not_repeatable: str = ""  # why it cannot be
 
     def trained(self) -> list[Tensor]:
         """The parameters that this update would change."""

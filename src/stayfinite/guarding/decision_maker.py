@@ -245,6 +245,7 @@ class DecisionMaker:
         """Nothing more belongs to the last decision: what was applied is on record now."""
         decision, self._decision = self._decision, None
         if decision is not None and decision.outcome is not None:
+            self._follower.step_is_applied(decision.outcome.attempt)
             self._owner.applied(decision.outcome)
             self._go_on_in_body()
 

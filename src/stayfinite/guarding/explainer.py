@@ -34,6 +34,10 @@ class Explainer:
         self._concluded = False
         self._proofs = StepProofs(run, proves or ProofSettings())
 
+    @property
+    def proves(self) -> bool:
+        return self._proofs.on
+
     def saw_healthy(self, attempt: Attempt) -> None:
         """A step went well: its batch is what a failing one is compared with."""
         self._proofs.healthy(attempt)

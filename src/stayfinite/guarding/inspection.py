@@ -12,6 +12,7 @@ from stayfinite.recover.ranks import joined, packed
 from stayfinite.recover.replicas import ReplicaNumbers, Replicas
 from stayfinite.recover.replicated_copy import Slot
 from stayfinite.report.refusal import listed
+from stayfinite.shards import state_of
 
 _NO_COPY = "there is no copy to repair it from"
 
@@ -91,7 +92,9 @@ class Inspection:
     def _whole_entries(self, names: list[str]) -> list[tuple[str, str, Tensor]]:
         """With a bad moment, all that an optimizer keeps of its parameter: a mean without its square is worse."""
         wanted = {id(tensor) for _, _, tensor in self._named(names)}
-        for entry in (entry for optimizer in self._state.optimizers for entry in optimizer.state.values()):
+        for entry in (
+            entry for optimizer in self._state.optimizers for entry in state_of(optimizer).values()
+        ):
             own = {id(value) for value in entry.values() if isinstance(value, Tensor)}
             if own & wanted:
                 wanted |= own

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.guarding.attempt import Refusal
+from stayfinite.guarding.attempt import Attempt, Refusal
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.decision_maker import DecisionMaker
 from stayfinite.guarding.explainer import Explainer
+from stayfinite.guarding.loop_body import LoopBody, NotRepeatable
 from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
@@ -101,7 +102,20 @@ class WatchedLoop:
     def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         self._follower.arm(refusal, evidence)
-        self._refusal_handler.conclude(refusal, evidence, is_shared=True)
+        attempt = refusal.attempt
+        try:
+            if self._explainer.proves and not attempt.window.framework_steps:
+                self._note_body(attempt)
+            self._refusal_handler.conclude(refusal, evidence, is_shared=True)
+        finally:
+            attempt.body = None  # it holds on to all that the loop's function has
+
+    def _note_body(self, attempt: Attempt) -> None:
+        """So that it can be run again, as long as the loop waits for its next batch."""
+        try:
+            attempt.body = LoopBody.running(self._follower)
+        except NotRepeatable as reason:
+            attempt.not_repeatable = str(reason)
 
     def _conclude_at_once(self) -> None:
         """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from stayfinite.findings.proven import attach
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.guarding.attempt import Attempt
+from stayfinite.guarding.body_replay import BodyReplay, calls_of
 from stayfinite.guarding.past_steps import PastStep
 from stayfinite.guarding.rate_trials import RateTrials
 from stayfinite.guarding.sample_calls import batch_size, spread, with_samples
@@ -44,6 +45,10 @@ _BY_SIZE = (
     Kind.UNKNOWN,
 )
 _SHARE = 0.25  # of the budget, for blame and for culprits each
+_SHARE_OF_STEPS = {
+    False: 0.25,
+    True: 0.6,
+}  # of what is left, for the last steps again: more if the state is to blame
 
 
 @dataclass(slots=True)
@@ -73,7 +78,8 @@ class StepProof:
         # In a sick state any sample fails: none of them is to be named.
         culprits = self._culprits(evidence) if report.blame not in ("flaky", "state") else None
         if report.blame != "flaky":
-            end_of_trials = end - (end - time.monotonic()) * (_SHARE if self._by_size(evidence) else 0.0)
+            for_steps = _SHARE_OF_STEPS[report.blame == "state"] if self._by_size(evidence) else 0.0
+            end_of_trials = end - (end - time.monotonic()) * for_steps
             tried = Counterfactual(
                 self._trial, max(1.0, end_of_trials - time.monotonic()), self.say, past=False
             )
@@ -88,11 +94,12 @@ class StepProof:
         attach(incident, report)
 
     def _obstacle(self) -> str | None:
-        calls = self.attempt.window.calls
+        calls = self._calls(self.attempt.window)
         if not calls:
+            why = self.attempt.not_repeatable or "the guard cannot call this step again"
             return (
-                "the guard cannot call the body of a watched loop again; give it as a function to "
-                "guard.step(fn, batch), or start the script by `stayfinite run`, which tries on a second run of it"
+                f"{why}; give it as a function to guard.step(fn, batch), or start the script by `stayfinite run`, "
+                "which tries on a second run of it"
             )
         changed = [name for call in calls for name in call.changed_names()]
         if changed:
@@ -103,6 +110,17 @@ class StepProof:
         return (
             f"{reason}; `stayfinite run` tries in a process of its own, `stayfinite replay` from the capsule"
         )
+
+    def _calls(self, window: Window | None) -> list[Call]:
+        """What makes a window's losses: its own functions, or the loop's body with its batches."""
+        if window is None or window.calls or self.attempt.body is None:
+            return window.calls if window is not None else []
+        return calls_of(self.attempt.body, window)
+
+    def _replay(self, texts: Mapping[str, str] | None = None) -> TrialReplay:
+        if self.attempt.window.calls or self.attempt.body is None:
+            return TrialReplay(self.recovery, self.attempt)
+        return BodyReplay(self.recovery, self.attempt, self.attempt.body, texts or {})
 
     def _by_size(self, evidence: FailedStep) -> bool:
         """What fails is too large: then a rate, or growth, may be the cause."""
@@ -121,11 +139,7 @@ class StepProof:
         trials = RateTrials(
             Trajectory(self.recovery, self.attempt, past, self.recovery.lower_by), case, end, self.say
         )
-        found = trials.tried()
-        if found and report.blame == "state":
-            report.tried = [*found, *trials.look_ahead(report.tried, tried.attempted)]
-        else:
-            report.tried = [*report.tried, *found]
+        report.tried = trials.added_to(report, tried.attempted)
         report.tried.sort(key=lambda one: (one.control, not one.proved))
         if trials.remark and (not report.remark or report.proved is not None):
             report.remark = trials.remark
@@ -179,12 +193,13 @@ class StepProof:
         return result
 
     def _judged(self, plan: Plan) -> TrialResult:
-        replay = TrialReplay(self.recovery, self.attempt)
+        replay = self._replay(plan.texts)
         record = ExpressionRecord(plan.failing, replay.only_looking, plan.names)
         try:
             with ExitStack() as stack:
                 stack.enter_context(record.in_effect())
-                stack.enter_context(swapped(plan.texts))
+                in_body = self.attempt.body is not None and self.attempt.body.edited(plan.texts)
+                stack.enter_context(swapped(plan.texts, required=not in_body))
                 for remedy in plan.remedies:
                     context = remedy.applied()
                     if context is not None:
@@ -200,7 +215,7 @@ class StepProof:
         self.say("asking whether the batch or the state is to blame")
 
         def ask() -> Json:
-            this, other = self.attempt.window.calls, self.healthy.calls if self.healthy is not None else None
+            this, other = self._calls(self.attempt.window), self._calls(self.healthy)
             again = [self._fails(this) for _ in range(3)]
             found: dict[str, Json] = {"again": list(again), "other": self._fails(other) if other else None}
             with self.recovery.ranks.ignored():  # a child's: nobody else goes back
@@ -219,12 +234,11 @@ class StepProof:
 
     def _fails(self, calls: Sequence[Call], *, keep: bool = False) -> bool:
         """Whether these losses, their gradients or the update are bad. `keep`: from the state as it is now."""
-        replay = TrialReplay(self.recovery, self.attempt)
-        return replay.fails(calls, from_now=keep)
+        return self._replay().fails(calls, from_now=keep)
 
     def _culprits(self, evidence: FailedStep) -> tuple[list[int], bool] | None:
         """The samples that fail alone, and whether the rest of the batch is finite without them."""
-        calls = [spread(call) for call in self.attempt.window.calls]
+        calls = [spread(call) for call in self._calls(self.attempt.window)]
         count = batch_size(calls[0]) if len(calls) == 1 else None
         if count is None or count < 2:
             return None

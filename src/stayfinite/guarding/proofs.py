@@ -10,6 +10,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import PastStep, PastSteps, Stamp
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.sandbox.fork import obstacle
 
 WHEN = ("off", "failure", "stop")
 
@@ -39,6 +40,7 @@ class StepProofs:
         self._past = PastSteps()
         self._known: set[tuple[str | None, int | None]] = set()
         self._waiting: tuple[FailedStep, Attempt] | None = None
+        self._can_fork: bool | None = None
 
     @property
     def on(self) -> bool:
@@ -46,9 +48,16 @@ class StepProofs:
 
     def healthy(self, attempt: Attempt) -> None:
         """Keep the functions and batches of a step that went well."""
-        if self._settings.when == "off" or not attempt.window.calls:
+        if self._settings.when == "off" or attempt.window.framework_steps:
             return
-        self._past.add(self._stamp(), attempt, self._run.recovery.transaction.rng)
+        rng = self._run.recovery.transaction.rng
+        if attempt.window.calls:
+            self._past.add(self._stamp(), attempt, rng)
+            return
+        if self._can_fork is None:  # where it cannot, nothing of a loop is held on to
+            self._can_fork = obstacle() is None
+        if self._can_fork:
+            self._past.keep_newest(self._stamp(), attempt, rng)
 
     def _stamp(self) -> Stamp:
         recovery = self._run.recovery
@@ -62,7 +71,8 @@ class StepProofs:
             self._waiting = (evidence, attempt)
         if self._waiting is None or (self._settings.when == "stop" and incident.action != "stop"):
             return
-        (evidence, attempt), self._waiting = self._waiting, None
+        body, (evidence, attempt), self._waiting = attempt.body, self._waiting, None
+        attempt.body = body
         birth = evidence.birth.birth if evidence.birth is not None else None
         place = (birth.file, birth.line) if birth is not None else (None, None)
         if place in self._known:
@@ -77,7 +87,7 @@ class StepProofs:
             self._past.newest,
             self._settings.seconds,
             lambda text: reporter.note("proof", text=text),
-            self._since_the_copy(),
+            self._since_the_copy() if attempt.window.calls else None,
         )
         try:
             proof.prove(incident, evidence)

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
-from stayfinite.findings.trial import Tried
+from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.guarding.trajectory import FURTHER, Course, Trajectory, still_grows
 from stayfinite.prove.attempted import Attempted
 from stayfinite.remedies.remedy import Case, Remedy, all_remedies
-
-_WIDER: Final = (
-    "float32-operation",
-    "autocast-off",
-    "autocast-bfloat16",
-    "bfloat16",
-    "float32",
-    "float32-accumulator",
-)
 
 
 class RateTrials:
@@ -27,11 +17,14 @@ class RateTrials:
 
     def __init__(self, trajectory: Trajectory, case: Case, end: float, say: Callable[[str], None]) -> None:
         self._trajectory, self._case, self._end, self._say = trajectory, case, end, say
-        self._one = 0.0  # seconds that one course takes
+        self._one = 0.0  # seconds that one step takes
         self.remark = ""
 
-    def tried(self) -> list[Tried]:
-        """Going back, a lower rate, warm-up, clipping, bounded growth: those that fit the birth, best first."""
+    def added_to(self, report: ProofReport, attempted: Mapping[str, Attempted]) -> list[Tried]:
+        """What was tried, with going back, a lower rate, warm-up, clipping, bounded growth: those that fit the birth.
+
+        Where the state is to blame these come first, and it is asked of a wider dtype whether it lasts.
+        """
         steps = self._trajectory.steps
         self._say(f"making the last {steps} steps again, from the last good copy")
         null = self._trajectory.from_the_copy(self._left())
@@ -39,21 +32,35 @@ class RateTrials:
             self.remark = null.error or (
                 f"made again from the last good copy, the last {steps} steps did not fail: no rate was tried"
             )
-            return []
-        self._one = null.seconds * (steps + FURTHER) / max(1, null.made + 1)
+            return report.tried
+        self._one = null.seconds / max(1, null.made + 1)
+        of_state = report.blame == "state"
+        found = self._courses((*self._fitting(over_steps=True), None), null)
+        known = [self._ahead(one, attempted) for one in report.tried] if of_state else report.tried
+        found += self._courses(self._fitting(over_steps=False), null)
+        found.sort(key=lambda one: (not one.proved, one.popular, one.remedy != "bounded-growth"))
+        return [*found, *known] if of_state else [*known, *found]
+
+    def _courses(self, remedies: Sequence[Remedy | None], null: Course) -> list[Tried]:
+        """Each over the same steps. `None`: going back, at a lower rate."""
         done: list[Tried] = []
-        for remedy in (*self._fitting(over_steps=True), None, *self._fitting(over_steps=False)):
-            if done and self._left() < self._one:
-                self.remark = "the budget was used up before everything was tried on the last steps"
+        steps = self._trajectory.steps
+        for remedy in remedies:
+            if self._is_over(steps + FURTHER):
                 break
-            self._say(
-                f"trying {remedy.name if remedy is not None else 'going back'} on the last {steps} steps"
-            )
+            name = remedy.name if remedy is not None else "going back"
+            self._say(f"trying {name} on the last {steps} steps")
             done.append(self._one_course(remedy, null))
-        return sorted(done, key=lambda one: (not one.proved, one.popular, one.remedy != "bounded-growth"))
+        return done
+
+    def _is_over(self, steps: int) -> bool:
+        """Whether there is no time for so many steps."""
+        if self._left() >= self._one * steps:
+            return False
+        self.remark = "the budget was used up before everything was tried on the last steps"
+        return True
 
     def _one_course(self, remedy: Remedy | None, null: Course) -> Tried:
-        """`None`: going back, at a lower rate."""
         if remedy is None:
             return self._trajectory.rolled_back(self._left())
         course = self._trajectory.from_the_copy(self._left(), remedy)
@@ -69,31 +76,22 @@ class RateTrials:
         found = [one for one in chosen if one.fits(self._case)]
         return sorted(found, key=lambda one: (one.rank, one.name))
 
-    def look_ahead(self, tried: list[Tried], attempted: Mapping[str, Attempted]) -> list[Tried]:
-        """A wider dtype for what has grown: is it finite in the next steps too, and has the growth ended?"""
-        return [self._ahead(one, attempted) for one in tried]
-
     def _ahead(self, one: Tried, attempted: Mapping[str, Attempted]) -> Tried:
+        """A wider dtype for what has grown: is it finite in the next steps too, and has the growth ended?"""
         known = attempted.get(one.remedy)
-        if (
-            one.remedy not in _WIDER
-            or not one.proved
-            or one.control
-            or known is None
-            or self._left() < self._one
-        ):
+        if known is None or not any(remedy.only_wider for remedy in known.remedies):
+            return one
+        if one.verdict not in ("proved", "unclear") or one.control:
             return one
         self._say(f"looking {FURTHER} steps ahead with {one.remedy}")
-        course = self._trajectory.from_here(self._left(), () if known.texts else known.remedies, known.texts)
+        course = self._trajectory.from_here(self._left(), known.remedies, known.texts)
         if course.error:
-            return one
-        why = _postponed(course)
-        steps = max(0, course.made - 1)
-        return (
-            replace(one, steps=steps)
-            if why is None
-            else replace(one, verdict="postpones", reason=why, steps=steps)
-        )
+            why = "finite now; there was no time to see whether it lasts, with a state that has grown"
+            return replace(one, verdict="unclear", reason=why)
+        steps, later = max(0, course.made - 1), _postponed(course)
+        if later is None:
+            return replace(one, steps=steps)
+        return replace(one, verdict="postpones", reason=later, steps=steps)
 
     def _left(self) -> float:
         return max(1.0, self._end - time.monotonic())

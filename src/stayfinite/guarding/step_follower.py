@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 
 from stayfinite.findings import Json
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.guarding.attempt import Refusal
+from stayfinite.guarding.attempt import Attempt, Refusal
+from stayfinite.guarding.body_replay import BodyReplay
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.locate import Replay, Trace
 from stayfinite.guarding.lone_rank import LoneRank, own_gradients
@@ -77,6 +78,10 @@ class StepFollower:
         """Keep what was seen of it."""
         if self._trace is not None:
             self._evidence = self._trace.evidence()
+
+    def step_is_applied(self, attempt: Attempt) -> None:
+        """Its batch is what a failing one is compared with."""
+        self._explainer.saw_healthy(attempt)
 
     def around(self, decide: Callable[[Callable[..., Any]], Any], step: Callable[..., Any]) -> Any:
         """Let the guard look without being followed, and follow the update that it makes."""
@@ -197,9 +202,20 @@ class StepFollower:
             recovery.scaling.settle_refusal()
             aftermath.put_back()
 
+    @contextmanager
+    def receiving(self, replay: BodyReplay) -> Iterator[None]:
+        """In a child that tries something: what the body does is brought to this replay."""
+        before, self._replay = self._replay, replay
+        try:
+            yield
+        finally:
+            self._replay = before
+
     def step_in_replay(self, optimizer: Optimizer, step: Callable[..., Any], closure: Any) -> Any:
         """The repeated body calls optimizer.step(): only an update that was bad in itself is made, and taken back."""
         assert self._replay is not None
+        if isinstance(self._replay, BodyReplay):
+            return self._replay.wants_update(optimizer, step, closure)
         value = None
         if closure is not None and (calls_closure_once(optimizer) or not self._replays_update):
             with torch.enable_grad():
@@ -210,6 +226,10 @@ class StepFollower:
         return value
 
     def scaler_step_in_replay(self, optimizer: Optimizer) -> None:
+        if isinstance(self._replay, BodyReplay):
+            self._run.recovery.scaling.unscale([optimizer])
+            optimizer.step()
+            return
         self._run.recovery.scaling.unscale([optimizer])
         self._end_child_if_seen()
 

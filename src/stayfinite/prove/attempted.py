@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,14 @@ class Attempted:
     learns: bool | None = None
     spans: tuple[tuple[int, int], ...] = ()
     edits: tuple[Edit, ...] = ()
+    raised: bool = False  # it could not even be computed
 
 
 def quality(one: Attempted) -> tuple[object, ...]:
     """Proved before failed; exact before not; the remedy that is meant for it before the crude one."""
     tried = one.tried
     moved = tried.distortion if tried.distortion is not None else 1e-3
-    crude = any(r.trains_otherwise for r in one.remedies)
+    crude = any(r.trains_otherwise for r in one.remedies) or tried.verdict in ("postpones", "unclear")
     rank = max((r.rank for r in one.remedies), default=9)
     # At the brink the plain form itself is inexact (the logarithm of a subnormal number), an exact form is not.
     exact = 5e-3 if rank <= 1 else 1e-5
@@ -41,6 +43,11 @@ def quality(one: Attempted) -> tuple[object, ...]:
         len(one.remedies),
         moved,
     )
+
+
+def reach(ways: Sequence[Attempted]) -> int:
+    """How far the best of these came: it raised, was not finite, was finite, was proved."""
+    return max((1 + (not one.raised) + one.tried.finite + one.tried.proved for one in ways), default=0)
 
 
 def patch_of(best: Attempted) -> str | None:

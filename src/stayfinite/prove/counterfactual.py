@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from stayfinite.findings.trial import ProofReport, Tried
-from stayfinite.prove.attempted import Attempted, patch_of, quality
+from stayfinite.prove.attempted import Attempted, patch_of, quality, reach
 from stayfinite.prove.expression import distortion, looked_at
-from stayfinite.prove.judgement import moves, why_failed, works
+from stayfinite.prove.judgement import moves, postponed, was_rounded_to_zero, why_failed, works
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -64,12 +64,13 @@ class Counterfactual:
             return ProofReport(remark=nothing_failed(null[0]))
         place = stage.judged.birth.birth
         null += [self._trial(Plan()) for _ in range(_NULL_RUNS - 1) if self._left() > 0]
-        failed = sum(stage_of(one, (place.file, place.line)) is not None for one in null)
+        ran = [one for one in null if one.ended == "finished"]  # one that had no time says nothing
+        failed = sum(stage_of(one, (place.file, place.line)) is not None for one in ran)
         report = ProofReport(file=place.file, line=place.line)
-        if failed < len(null):
+        if failed < len(ran):
             report.blame = "flaky"
             report.remark = (
-                f"untouched, the replay failed in {failed} of {len(null)} runs: nothing can be proved on it"
+                f"untouched, the replay failed in {failed} of {len(ran)} runs: nothing can be proved on it"
             )
             return report
         if self._past:
@@ -150,7 +151,7 @@ class Counterfactual:
     def _try_all(self, stage: Stage) -> None:
         case = self._case = case_at(stage)
         fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
-        order = sorted(fitting, key=lambda p: (p.remedy.popular, p.remedy.rank, p.remedy.name))
+        order = sorted(fitting, key=lambda p: (p.remedy.leaves_steps_out, p.remedy.rank, p.remedy.name))
         for one in order:
             if self._over():
                 break
@@ -197,6 +198,22 @@ class Counterfactual:
         return chosen.sample(others, min(_CONTROLS, len(others)))
 
     def _try(self, stage: Stage, case: Case, one: Prescription, depth: int, *, control: bool = False) -> None:
+        """A remedy in one of its ways: the first that is proved, or else the one that came furthest."""
+        begun = len(self._done)
+        self._try_way(stage, case, one, depth, control=control)
+        middle = len(self._done)
+        enough = any(done.tried.verdict in ("proved", "postpones", "unclear") for done in self._done[begun:])
+        if one.otherwise is None or enough or control or self._over():
+            return
+        self._try(stage, case, one.otherwise, depth)
+        if reach(self._done[middle:]) > reach(self._done[begun:middle]):
+            del self._done[begun:middle]
+        else:
+            del self._done[middle:]
+
+    def _try_way(
+        self, stage: Stage, case: Case, one: Prescription, depth: int, *, control: bool = False
+    ) -> None:
         texts, watched = dict(stage.texts), dict(stage.texts)
         before, upto, failing = self._before(stage, case, one)
         if one.file is not None and case.site is not None:
@@ -216,22 +233,29 @@ class Counterfactual:
             and following is not None
             and result.error is None
             and fails_elsewhere(following, stage)
-            and one.edits
+            and (one.edits or one.remedy.only_wider)
         ):
             following.texts, following.remedies, following.distortion = texts, names, moved
             found = len(self._done)
-            self._next(following, depth + 1)
-            if any(done.tried.proved for done in self._done[found:]):
+            self._next(following, depth + 1, one)
+            if any(done.tried.verdict in ("proved", "postpones", "unclear") for done in self._done[found:]):
                 return
+            self._done[found:] = [done for done in self._done[found:] if done.tried.remedy != one.remedy.name]
         stuck = any(r.leaves_steps_out for r in names) and result.applied <= stage.step.step
         verdict = "proved" if works(stage, result) and not stuck else "failed"
         if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
+        reason = why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict)
+        later = postponed(stage, result, case) if one.remedy.only_wider else None
+        if later is not None:
+            verdict, reason = "postpones", later
+        elif verdict == "proved" and not one.remedy.is_cure:
+            verdict, reason = "unclear", "finite, but what made the numbers so large is as it was"
         tried = Tried(
-            remedy=" + ".join(r.name for r in names),
-            sentence="; ".join(r.sentence for r in names),
+            remedy=" + ".join(dict.fromkeys(r.name for r in names)),
+            sentence="; ".join(dict.fromkeys(r.sentence for r in names)),
             verdict=verdict,
-            reason=why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict),
+            reason=reason,
             loss=result.losses[-1][1] if result.losses else None,
             distortion=moved,
             gradient=result.learns,
@@ -242,14 +266,24 @@ class Counterfactual:
         )
         spans = tuple((edit.start, edit.end) for edit in one.edits)
         self._done.append(
-            Attempted(names, texts if one.edits else {}, tried, result.learns, spans, one.edits)
+            Attempted(
+                names,
+                texts,
+                tried,
+                result.learns,
+                spans,
+                one.edits,
+                raised=result.error is not None,
+            )
         )
 
-    def _next(self, stage: Stage, depth: int) -> None:
-        """The first birth is cured and another one shows: remedies for that one on top."""
+    def _next(self, stage: Stage, depth: int, first: Prescription) -> None:
+        """The first birth is cured and another one shows: remedies for that one on top, or the same once more."""
         case = case_at(stage)
         for one in sorted(prescriptions(case), key=lambda p: (p.remedy.popular, p.remedy.rank)):
-            if one.edits and not self._over() and not one.remedy.popular:
+            again = first.remedy.only_wider and one.remedy.name == first.remedy.name
+            on_top = one.edits and first.edits and not (first.remedy.only_wider and one.remedy.only_wider)
+            if (again or on_top) and not self._over() and not one.remedy.popular:
                 self._try(stage, case, one, depth)
 
     def _before(
@@ -291,11 +325,13 @@ class Counterfactual:
     # -- judging -----------------------------------------------------------------------------------------
 
     def _judge_gradients(self) -> None:
-        """A remedy that cuts the failing sample off loses where another one lets it learn."""
-        if not any(one.learns and one.tried.proved for one in self._done):
-            return
+        """A remedy that cuts the failing sample off loses where another one lets it learn, or where one could: what a
+        smooth function has rounded to 0 has a gradient in log space, whether or not that form was found."""
+        one_learns = any(one.learns and one.tried.proved for one in self._done)
+        rounded = self._case is not None and was_rounded_to_zero(self._case)
         for one in self._done:
-            if one.learns is False and one.tried.proved and not one.tried.control:
+            needless = one_learns or (rounded and any(remedy.cuts_off for remedy in one.remedies))
+            if one.learns is False and one.tried.proved and not one.tried.control and needless:
                 one.tried = replace(
                     one.tried,
                     verdict="no gradient",

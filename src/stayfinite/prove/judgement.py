@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
+from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.prove.stage import Stage
 from stayfinite.prove.trial import TrialResult
+from stayfinite.remedies.remedy import Case
+
+_TOO_LARGE: Final = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
+_GROWS_ON: Final = 10.0
+_SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
+_NEAR: Final = 8
 
 
 def works(stage: Stage, result: TrialResult) -> bool:
@@ -33,3 +41,24 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
 
 def moves(moved: float | None, verdict: str) -> str:
     return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""
+
+
+def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:
+    """Why a wider dtype is no cure: finite now, it fails soon after, or what was too large goes on growing."""
+    if result.ended != "finished" or result.error is not None:
+        return None
+    if result.failures:
+        later = result.failures[0].step - stage.step.step
+        return f"finite now, not finite {later} steps later: it postpones" if later > 0 else None
+    after = [abs(loss) for step, loss in result.losses if step >= stage.step.step]
+    if case.kind not in _TOO_LARGE or len(after) < 2 or after[-1] < _GROWS_ON * after[0]:
+        return None
+    return f"finite now, but the loss grows on from {after[0]:.2g} to {after[-1]:.2g}: it postpones"
+
+
+def was_rounded_to_zero(case: Case) -> bool:
+    """The 0 that a logarithm met is the rounded value of a function that is positive everywhere."""
+    operand = case.operand
+    if case.kind is not Kind.LOG_OF_ZERO or operand is None or not operand.learnt:
+        return False
+    return operand.made_by(*_SMOOTH, within=_NEAR) is not None

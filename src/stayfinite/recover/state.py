@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.recover.wrapped import optimizer_of, unwrapped
+from stayfinite.shards import state_of
 
 Models: TypeAlias = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
@@ -136,7 +137,7 @@ class TrainingState:
     def optimizer_slots(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of every tensor an optimizer keeps."""
         for optimizer in self.optimizers:
-            for parameter, entry in optimizer.state.items():
+            for parameter, entry in state_of(optimizer).items():
                 owner = self.parameter_names.get(parameter, "?") if isinstance(parameter, Tensor) else "?"
                 for key, value in entry.items():
                     name = f"{type(optimizer).__name__}[{owner}].{key}"

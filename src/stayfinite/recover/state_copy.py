@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.recover.state import TrainingState
-from stayfinite.shards import local
+from stayfinite.shards import local, state_of
 
 
 class StateCopy:
@@ -64,10 +64,11 @@ class StateCopy:
         for owner, key, tensor in self._slots:
             owner._buffers[key] = tensor
         for optimizer, outline in zip(self._optimizers(), self._structure, strict=True):
-            for parameter in [p for p in optimizer.state if p not in outline["state"]]:
-                del optimizer.state[parameter]
+            kept = state_of(optimizer)
+            for parameter in [p for p in kept if p not in outline["state"]]:
+                del kept[parameter]
             for parameter, entry in outline["state"].items():
-                optimizer.state[parameter] = _copy_entry(entry)
+                kept[parameter] = _copy_entry(entry)
             for group, saved in zip(
                 optimizer.param_groups, outline["groups"], strict=False
             ):  # added later: as it is
@@ -98,14 +99,14 @@ class StateCopy:
             return [tensor for _, _, tensor in self._state.tensors() if can_change(tensor)]
         tensors = [p for o in self._only for g in o.param_groups for p in g["params"]]
         for optimizer in self._only:
-            for entry in optimizer.state.values():
+            for entry in state_of(optimizer).values():
                 tensors.extend(value for value in entry.values() if isinstance(value, Tensor))
         return tensors
 
     @staticmethod
     def _outline(optimizer: Optimizer) -> dict[str, Any]:
         """Which entries exist and their plain values; tensors stand for themselves, `_store` has their content."""
-        state = {parameter: _copy_entry(entry) for parameter, entry in optimizer.state.items()}
+        state = {parameter: _copy_entry(entry) for parameter, entry in state_of(optimizer).items()}
         return {"state": state, "groups": [copy_group(group) for group in optimizer.param_groups]}
 
 

@@ -19,6 +19,7 @@ class AutocastBfloat16(Remedy):
     sentence = "let autocast use bfloat16 instead of float16: it has the range of float32"
     kinds = _KINDS
     rank = 6
+    only_wider = True
 
     def fits(self, case: Case) -> bool:
         return case.kind in self.kinds and case.birth.autocast == "float16"
@@ -37,6 +38,7 @@ class AutocastOff(Remedy):
     sentence = "compute without autocast, in float32"
     kinds = _KINDS
     rank = 7
+    only_wider = True
 
     def fits(self, case: Case) -> bool:
         return case.kind in self.kinds and case.birth.autocast is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.remedies.floors import margin
-from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.floors import margin, next_to_one
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, with_argument
 
 _BOTH = ("acos", "asin", "atanh", "erfinv", "arccos", "arcsin", "arctanh")
@@ -18,10 +20,16 @@ class DomainMargin(Remedy):
     kinds = frozenset({Kind.INVERSE_AT_EDGE})
     rank = 2
 
-    def edits(self, case: Case) -> list[Edit]:
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """A margin that bounds the slope; where healthy values lie within that, the last number before the edge."""
+        for eps in (margin(case), next_to_one(case)):
+            edits = tuple(self._with_margin(case, eps)) if case.site is not None else ()
+            if edits and case.site is not None:
+                yield Prescription(self, case.site.file, edits)
+
+    def _with_margin(self, case: Case, eps: str) -> list[Edit]:
         site = case.site
         assert site is not None
-        eps = margin(case)
         found: list[Edit] = []
         for node in site.calls(*_BOTH, "acosh"):
             inside = argument(node, site)

@@ -16,6 +16,7 @@ class Float32Accumulator(Remedy):
     sentence = "sum in float32: widen the accumulator where it begins"
     kinds = frozenset({Kind.HALF_OVERFLOW})
     rank = 2
+    only_wider = True
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site

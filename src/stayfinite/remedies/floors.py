@@ -9,6 +9,20 @@ _EPS = {"float64": "1e-12", "float32": "1e-6", "bfloat16": "1e-2", "float16": "1
 _SMALLEST = {"float64": "1e-300", "float32": "1e-30", "bfloat16": "1e-30", "float16": "6e-5"}
 
 
+_NEXT_TO_ONE = {"float64": "1.2e-16", "float32": "6e-8", "bfloat16": "4e-3", "float16": "5e-4"}
+_NORMAL = {"float64": "2.3e-308", "float32": "1.2e-38", "bfloat16": "1.2e-38", "float16": "6.2e-5"}
+
+
+def next_to_one(case: Case) -> str:
+    """1 minus this is the largest number below 1: every healthy value is left as it is."""
+    return _NEXT_TO_ONE.get(_dtype(case), "6e-8")
+
+
+def smallest_normal(case: Case) -> str:
+    """Healthy values may be below every other floor: a likelihood of 1e-37."""
+    return _NORMAL.get(_dtype(case), "1.2e-38")
+
+
 def under_root(case: Case) -> str:
     """Added or clamped to under a root: its slope stays bounded."""
     return _ROOT.get(_dtype(case), "1e-12")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.remedies.floors import margin, smallest
-from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.floors import margin, smallest, smallest_normal
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, with_argument
 
 _LOGS = ("log", "log2", "log10", "log1p", "logit")
@@ -20,9 +22,15 @@ class LogFloor(Remedy):
     sentence = "clamp the argument of the logarithm to a floor that the dtype can represent"
     kinds = _KINDS
     rank = 4
+    cuts_off = True
 
-    def edits(self, case: Case) -> list[Edit]:
-        return _with(case, lambda text, floor: f"{text}.clamp_min({floor})")
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """Far below healthy values; where some lie below that, at the smallest number of full precision."""
+        if case.site is not None:
+            for floor in (smallest(case), smallest_normal(case)):
+                edits = tuple(_with(case, lambda text, floor: f"{text}.clamp_min({floor})", floor))
+                if edits:
+                    yield Prescription(self, case.site.file, edits)
 
 
 class LogEps(Remedy):
@@ -32,24 +40,22 @@ class LogEps(Remedy):
     sentence = "add an eps that the dtype can represent inside of the logarithm"
     kinds = _KINDS
     rank = 5
+    cuts_off = True
 
     def edits(self, case: Case) -> list[Edit]:
-        return _with(case, lambda text, floor: f"{text} + {floor}", add=True)
+        return _with(case, lambda text, floor: f"{text} + {floor}", margin(case), add=True)
 
 
-def _with(case: Case, change: object, *, add: bool = False) -> list[Edit]:
+def _with(case: Case, change: Callable[[str, str], str], floor: str, *, add: bool = False) -> list[Edit]:
     site = case.site
-    assert site is not None and callable(change)
+    assert site is not None
     found: list[Edit] = []
     for node in site.calls(*_LOGS):
         inside = argument(node, site)
         if inside is None:
             continue
-        if called(node) == "log1p":
-            floor = f"-1 + {margin(case)}" if not add else margin(case)
-        else:
-            floor = smallest(case) if not add else margin(case)
-        text = with_argument(node, site, 0, change(site.term(inside), floor))
+        here = f"-1 + {margin(case)}" if called(node) == "log1p" and not add else floor
+        text = with_argument(node, site, 0, change(site.term(inside), here))
         if text is not None:
             found.append(site.replace(node, text))
     return found

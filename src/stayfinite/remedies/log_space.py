@@ -6,11 +6,16 @@ import ast
 import math
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.remedies.inlined import inlined
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure
 
 _LARGEST_EPS = 1e-4
 _LOGS = ("log", "log1p")
+_SAME_VALUES = ("gather", "squeeze", "unsqueeze", "diagonal", "diag", "view", "reshape", "flatten", "transpose",
+                "permute", "t", "index_select", "take_along_dim", "select", "narrow", "expand",
+                "contiguous", "amax")  # fmt: skip
+"""Ops that only choose or move values: log(x.gather(1, i)) is log(x).gather(1, i)."""
 
 
 class LogSpace(Remedy):
@@ -55,6 +60,7 @@ class _Logarithm:
     def __init__(self, site: SourceSite, at: ast.AST, kept: list[Edit]) -> None:
         self._site, self._at, self._better = site, at, False
         self._followed: set[str] = set()
+        self._looks = 32  # how often a name is looked behind: what is assigned may go round in a circle
         self._impure = False
         self.kept = list(kept)  # where a value is given a name, so that it need not be computed twice
 
@@ -88,7 +94,8 @@ class _Logarithm:
 
     def _behind(self, node: ast.expr) -> ast.expr:
         """What a name stands for."""
-        while isinstance(node, ast.Name) and node.id not in self._followed:
+        while isinstance(node, ast.Name) and self._looks > 0:
+            self._looks -= 1
             value = self._site.assigned(node.id, self._at)
             if value is None:
                 break
@@ -101,12 +108,18 @@ class _Logarithm:
         site = self._site
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value > 0:
             return repr(math.log(node.value))
+        if _is_number(node):
+            return f"math.log({site.code(node)})"
         if isinstance(node, ast.Call):
-            known = self._of_call(node)
+            known = self._of_call(node) or self._of_function(node)
             if known is not None:
                 return known
         if isinstance(node, ast.BinOp):
             known = self._of_operator(node)
+            if known is not None:
+                return known
+        if isinstance(node, ast.Subscript):
+            known = self._of_the_same_values(node, node.value)
             if known is not None:
                 return known
         return f"{site.torch or 'torch'}.log({self._inner(given)})"
@@ -135,9 +148,40 @@ class _Logarithm:
             return f"({text})" if _needs_parentheses(text) else text
         if name == "sum" and site.torch:
             return self._of_sum(node, inside)
-        if name in ("clamp", "clamp_min") and len(node.args) + len(node.keywords) == 1:
-            return None
+        if name in _SAME_VALUES:
+            return self._of_the_same_values(node, inside)
         return None
+
+    def _of_function(self, node: ast.Call) -> str | None:
+        """A function of the file that is one expression: the logarithm of that."""
+        expression = inlined(node, self._site)
+        if expression is None:
+            return None
+        imports = [one for one in self._site.tree.body if isinstance(one, (ast.Import, ast.ImportFrom))]
+        text = "\n".join(ast.unparse(one) for one in [*imports, ast.Expr(expression)])
+        site = SourceSite(self._site.file, text, text.count("\n") + 1)
+        last = site.tree.body[-1]
+        assert isinstance(last, ast.Expr)
+        inner = _Logarithm(site, last.value, [])
+        made = inner.of(last.value)
+        self._better = self._better or made is not None
+        return made
+
+    def _of_the_same_values(self, node: ast.Call | ast.Subscript, inside: ast.expr) -> str | None:
+        """The logarithm of all values, of which the same ones are chosen."""
+        site = self._site
+        others = [one for one in ast.iter_child_nodes(node) if one is not inside]
+        if isinstance(node, ast.Call):
+            others = [*node.args, *node.keywords]
+        if not all(is_pure(one) for one in others if one is not inside):
+            return None
+        before, self._better = self._better, False
+        text = self._log(inside)
+        gained, self._better = self._better, self._better or before
+        if not gained:
+            return None
+        (start, end), (inner, behind) = site.span(node), site.span(inside)
+        return f"{site.text[start:inner]}{self._grouped(text)}{site.text[behind:end]}"
 
     def _of_sum(self, node: ast.Call, inside: ast.expr) -> str | None:
         site = self._site
@@ -198,6 +242,12 @@ class _Logarithm:
 
     def _grouped(self, text: str) -> str:
         return f"({text})" if _needs_parentheses(text) else text
+
+
+def _is_number(node: ast.expr) -> bool:
+    """math.sqrt(2 * math.pi): no tensor is in it."""
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return names == {"math"}
 
 
 def _new_name(site: SourceSite, number: int) -> str:

@@ -18,6 +18,7 @@ class Bfloat16(Remedy):
     sentence = "use bfloat16 instead of float16: it has the range of float32"
     kinds = _KINDS
     rank = 6
+    only_wider = True
 
     def edits(self, case: Case) -> list[Edit]:
         return _other_dtype(case, "bfloat16", "bfloat16")
@@ -30,6 +31,7 @@ class Float32(Remedy):
     sentence = "keep weights and computation in float32"
     kinds = _KINDS
     rank = 7
+    only_wider = True
 
     def edits(self, case: Case) -> list[Edit]:
         return _other_dtype(case, "float32", "float")

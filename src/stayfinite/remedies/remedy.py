@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import ClassVar
 
@@ -70,6 +70,11 @@ class Remedy:
         False  # shows what it is worth over many steps only, not at the one that failed
     )
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
+    only_wider: ClassVar[bool] = False  # more room for large numbers: if these grow on, it only postpones
+    cuts_off: ClassVar[bool] = False  # what fails there gets no gradient, whatever else may be done about it
+    is_cure: ClassVar[bool] = (
+        True  # False: what people try, and leaves the cause as it is; never called proved
+    )
 
     def fits(self, case: Case) -> bool:
         """Whether it may cure this birth, by its mechanism."""
@@ -87,6 +92,14 @@ class Remedy:
         """For a remedy that is no edit: in effect while entered."""
         return None
 
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """How it can be applied to this birth, the best first: the next is tried where one raises or does not help."""
+        edits = tuple(self.edits(case)) if case.site is not None else ()
+        if edits and case.site is not None:
+            yield Prescription(self, case.site.file, edits)
+        elif self.can_act(case) and self.applied() is not None:
+            yield Prescription(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Prescription:
@@ -95,6 +108,7 @@ class Prescription:
     remedy: Remedy
     file: str | None = None
     edits: tuple[Edit, ...] = field(default=())
+    otherwise: Prescription | None = None  # another way to apply it
 
 
 @cache
@@ -113,11 +127,11 @@ def prescriptions(case: Case, *, fitting: bool = True) -> Iterator[Prescription]
     for remedy in all_remedies():
         if remedy.fits(case) is not fitting:
             continue
-        edits = tuple(remedy.edits(case)) if case.site is not None else ()
-        if edits and case.site is not None:
-            yield Prescription(remedy, case.site.file, edits)
-        elif remedy.can_act(case) and remedy.applied() is not None:
-            yield Prescription(remedy)
+        chain: Prescription | None = None
+        for way in reversed(list(remedy.ways(case))):
+            chain = replace(way, otherwise=chain)
+        if chain is not None:
+            yield chain
 
 
 def case_of(step: FailedStep, judged: Judged, text: str | None) -> Case:

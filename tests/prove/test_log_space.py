@@ -1,0 +1,70 @@
+"""Log space found behind names, choices of values and functions of the file: the same numbers, and a gradient."""
+
+import pytest
+import torch
+
+from stayfinite.remedies.log_space import _Logarithm
+from stayfinite.remedies.source import SourceSite, argument
+
+HEAD = "import math\nimport torch\nimport torch.nn.functional as F\n"
+DENSITY = "def density(y, mu, s):\n    return torch.exp(-0.5 * ((y - mu) / s) ** 2) / (s * math.sqrt(2 * math.pi))\n"
+
+
+def rewritten(source: str) -> tuple[str, str | None]:
+    """The last logarithm of a source as it stands there, and as log space has it."""
+    site = SourceSite("x.py", HEAD + source, (HEAD + source).count("\n"))
+    node = site.calls("log")[0]
+    inside = argument(node, site)
+    assert inside is not None
+    return site.code(node), _Logarithm(site, node, []).of(inside)
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        (
+            "p = torch.softmax(x, -1)\npt = p.gather(1, i[:, None]).squeeze(1)\nr = torch.log(pt)\n",
+            "log_softmax",
+        ),
+        ("p = x.softmax(-1)\nr = torch.log(p[:, 1])\n", "log_softmax"),
+        ("e = torch.exp(x)\nd = e.diagonal()\nr = torch.log(d / e.sum(dim=1))\n", "logsumexp"),
+        (f"{DENSITY}r = torch.log(torch.sum(w * density(x, m, s=s), dim=1))\n", "logsumexp"),
+        ("r = torch.log(torch.sigmoid(x).reshape(-1))\n", "logsigmoid"),
+    ],
+)
+def test_the_same_numbers_and_gradients(source: str, word: str) -> None:
+    before, after = rewritten(source)
+    assert after is not None and word in after
+    torch.manual_seed(0)
+    names = {
+        "x": torch.randn(4, 4, dtype=torch.float64, requires_grad=True),
+        "i": torch.randint(0, 4, (4,)),
+        "w": torch.rand(4, dtype=torch.float64),
+        "m": torch.randn(4, dtype=torch.float64),
+        "s": torch.rand(4, dtype=torch.float64) + 0.5,
+    }
+    exec(HEAD + source, names)
+    one, two = eval(before, names), eval(after, names)
+    torch.testing.assert_close(one, two)
+    first, second = (torch.autograd.grad(value.sum(), names["x"])[0] for value in (one, two))
+    torch.testing.assert_close(first, second)
+    with torch.no_grad():
+        names["x"].mul_(1e3)  # where the plain form has nothing left
+    exec(HEAD + source, names)
+    assert bool(eval(after, names).isfinite().all()) and not bool(eval(before, names).isfinite().all())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(a):\n    a = a + 1\n    return torch.exp(a)\nr = torch.log(f(x))\n",
+        "def f(a):\n    return torch.exp(a) + layer(a)\nr = torch.log(f(x))\n",
+        "def f(a, b=2):\n    return torch.exp(a)\nr = torch.log(f(x))\n",
+        "def f(a):\n    return torch.exp(a * k)\ndef g(x, k):\n    return torch.log(f(x))\n",
+        "def f(a):\n    return torch.exp(a)\nr = torch.log(f(drawn()))\n",
+        "r = torch.log(p.index_select(0, drawn()))\n",
+    ],
+)
+def test_what_might_mean_something_else_is_left_alone(source: str) -> None:
+    _, after = rewritten(source)
+    assert after is None
