@@ -31,8 +31,8 @@ def read(source: Source) -> Contents:
         array = _array(source, source.name)
         if array.dtype.lstrip("<>|=").startswith("O"):
             raise Unreadable(
-                f"{source.name}: an array of Python objects, which is a pickle: numpy refuses it unless told to execute "
-                "it, and nothing in it was looked at; save numbers"
+                f"{source.name}: an array of Python objects, which is a pickle: numpy refuses it unless told to "
+                "execute it, and nothing in it was looked at; save numbers"
             )
         return Contents("npy", {"array": array})
     archive = ZipDirectory(source)

@@ -21,7 +21,7 @@ def open_log(path: str) -> BinaryIO:
     try:
         if Path(path).is_fifo():  # opening it would wait for a writer, perhaps for ever
             raise UnreadableLog(f"{path}: a pipe cannot be read twice; write it to a file first")
-        handle = open(path, "rb", opener=_without_waiting)  # noqa: SIM115, PTH123 - the caller closes it
+        handle = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
     except OSError as trouble:
         raise UnreadableLog(f"{path}: cannot be opened ({trouble.strerror or trouble})") from trouble
     try:
