@@ -90,7 +90,7 @@ def test_the_cause_is_named_before_any_training(name: str, tmp_path: Path) -> No
     ("name", "steps", "every", "seed"),
     [
         ("temi_clustering", 4, 2, 0),
-        ("fp16_distillation", 4, 1, 0),
+        pytest.param("fp16_distillation", 4, 1, 0, marks=pytest.mark.long),
         pytest.param("radiodiff", 40, 10, 2, marks=pytest.mark.long),
         pytest.param("mhc_ocr", 80, 20, 0, marks=pytest.mark.long),
     ],

@@ -51,7 +51,12 @@ def test_links_in_circles_pipes_and_dead_links(tmp_path: Path) -> None:
     (folder / "gone.jsonl").symlink_to(folder / "nowhere.jsonl")
     (folder / "self.pt").symlink_to(folder / "self.pt")
     os.mkfifo(folder / "pipe.log")
+    ours, theirs = os.openpty()  # reading from a terminal would wait
+    (folder / "terminal.log").symlink_to(os.ttyname(theirs))
+    (folder / "kernel.log").symlink_to("/proc/kmsg")
     found, _, _, _ = examined(folder)
+    os.close(ours)
+    os.close(theirs)
     assert found.lint.sources == 1
     assert found.logs == []
 

@@ -102,6 +102,12 @@ def test_a_wrong_checksum_in_an_npz(tmp_path: Path) -> None:
     assert not verdict.healthy and "checksum" in verdict.findings[0].message
 
 
+def test_an_array_of_objects_was_not_looked_at(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
+    verdict = verify(tmp_path / "a.npy")
+    assert verdict.unreadable is not None and "numpy refuses it" in verdict.unreadable
+
+
 def test_a_torch_file_written_without_checksums_is_healthy(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.serialization.set_crc32_options(False)

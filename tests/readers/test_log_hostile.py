@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -114,3 +115,14 @@ def test_a_new_name_in_every_line_does_not_fill_the_memory(tmp_path: Path) -> No
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"step": s, f"loss_{s}": 1.0}) + "\n" for s in range(6000)))
     assert len(read_log(str(path)).series) <= 2000
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
+def test_what_would_keep_the_reader_waiting_is_named() -> None:
+    ours, theirs = os.openpty()
+    try:
+        with pytest.raises(UnreadableLog, match="without waiting"):
+            read_log(os.ttyname(theirs))
+    finally:
+        os.close(ours)
+        os.close(theirs)

@@ -26,6 +26,7 @@ from stayfinite.readers.checkpoint import Location
 from stayfinite.readers.checkpoint.locate import Layout
 from stayfinite.readers.environment import read_environment
 from stayfinite.readers.launcher import Launcher, read_launcher
+from stayfinite.readers.log import UnreadableLog, open_log
 from stayfinite.report.record.folder import IncidentFile, read_incident
 
 _NUMBERED = re.compile(r"(step|epoch|iter|ckpt|checkpoint|last|best|latest|final)", re.IGNORECASE)
@@ -145,9 +146,9 @@ def _read_logs(found: Examination, budget: Budget, shown: Progress) -> None:
 def _is_text(path: str) -> bool:
     """It begins with words, so it may be the log of something else."""
     try:
-        with Path(path).open("rb") as handle:
+        with open_log(path) as handle:
             start = handle.read(4096)
-    except OSError:
+    except (UnreadableLog, OSError):
         return False
     try:
         start.decode()

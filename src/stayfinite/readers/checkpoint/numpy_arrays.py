@@ -28,7 +28,13 @@ def sniff(head: bytes, name: str) -> bool:
 def read(source: Source) -> Contents:
     """The array, or a table of names to arrays."""
     if read_bytes(source, 0, min(6, source.size)) == _MAGIC:
-        return Contents("npy", {"array": _array(source, source.name)})
+        array = _array(source, source.name)
+        if array.dtype.lstrip("<>|=").startswith("O"):
+            raise Unreadable(
+                f"{source.name}: an array of Python objects, which is a pickle: numpy refuses it unless told to "
+                "execute it, and nothing in it was looked at; save numbers"
+            )
+        return Contents("npy", {"array": array})
     archive = ZipDirectory(source)
     arrays: dict[str, Any] = {}
     for name in archive.members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +21,17 @@ def open_log(path: str) -> BinaryIO:
     try:
         if Path(path).is_fifo():  # opening it would wait for a writer, perhaps for ever
             raise UnreadableLog(f"{path}: a pipe cannot be read twice; write it to a file first")
-        handle = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+        handle = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
     except OSError as trouble:
         raise UnreadableLog(f"{path}: cannot be opened ({trouble.strerror or trouble})") from trouble
     try:
-        if handle.read(2) == b"\x1f\x8b":
+        start: bytes | None = handle.read(2)
+        if start is None:
+            handle.close()
+            raise UnreadableLog(
+                f"{path}: it gives no bytes without waiting for them; copy it to a file first"
+            )
+        if start == b"\x1f\x8b":
             handle.close()
             return cast(BinaryIO, gzip.open(path, "rb"))
         handle.seek(0)
@@ -32,6 +39,11 @@ def open_log(path: str) -> BinaryIO:
         handle.close()
         raise UnreadableLog(f"{path}: cannot be read ({trouble.strerror or trouble})") from trouble
     return handle
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Ordinary files never wait; what looks like one and does (/proc/kmsg) says so instead."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def chunks(handle: BinaryIO, path: str) -> Iterator[bytes]:
