@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from report.written_runs import full_run, incident, step_line, vitals, write_incident, write_lines
+from stayfinite.report.live.follower import RunFollower
 from stayfinite.report.record.folder import NothingToShow, open_folder, runs_in
 from stayfinite.report.record.heat import HeatMap
 from stayfinite.report.record.lines import LineParser, Tail, parse, read_batches
@@ -111,6 +112,33 @@ def test_a_tail_survives_what_happens_to_the_file(tmp_path: Path) -> None:
     assert tail.read() is None
     write_lines(tmp_path, [{"step": 6}])
     assert steps_of(read_all(tail)) == [6]
+
+
+def test_files_that_move_in_turn_are_read_whole(tmp_path: Path) -> None:
+    tail, first = Tail(tmp_path), tmp_path / "run.jsonl"
+    write_lines(tmp_path, [{"step": 0}])
+    assert steps_of(read_all(tail)) == [0]
+    write_lines(tmp_path, [{"step": 1}])
+    first.rename(tmp_path / "run.jsonl.1")
+    first.touch()  # nothing is in the new one yet, and the rest of the old one is not held back
+    assert steps_of(read_all(tail)) == [1]
+    write_lines(tmp_path, [{"step": 2}])
+    for step in (3, 4):  # twice between two looks
+        (tmp_path / "run.jsonl.1").replace(tmp_path / "run.jsonl.2")
+        first.rename(tmp_path / "run.jsonl.1")
+        write_lines(tmp_path, [{"step": step}])
+    assert steps_of(read_all(tail)) == [2, 3, 4]
+
+
+def test_a_folder_that_comes_rotated_is_followed_whole(tmp_path: Path) -> None:
+    follower = RunFollower(tmp_path / "later")
+    follower.poll()
+    (tmp_path / "later").mkdir()
+    write_lines(tmp_path / "later", [{"step": 0, "loss": 1.0}])
+    (tmp_path / "later" / "run.jsonl").rename(tmp_path / "later" / "run.jsonl.1")
+    write_lines(tmp_path / "later", [{"step": 1, "loss": 1.0}])
+    follower.poll()
+    assert follower.record.count == 2
 
 
 def test_a_run_begun_again_in_the_same_folder_replaces_the_earlier_one() -> None:

@@ -103,7 +103,7 @@ def test_half_a_line_of_a_killed_run_is_not_glued_to_the_next(tmp_path: Path) ->
     assert text == ['{"step":0}', '{"step":1,"lo', '{"step":2}']
 
 
-MILLION = """
+MANY_STEPS = """
 import resource, sys
 from pathlib import Path
 from stayfinite.watch.recorder import Recorder
@@ -111,7 +111,7 @@ recorder = Recorder(Path(sys.argv[1]))
 line = {"loss": 0.5, "lr": [1e-3]}
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for step in range(1_000_000):
+for step in range(200_000):
     recorder.write({"step": step, **line})
     if step == 20_000:
         early = peak()
@@ -121,14 +121,14 @@ print(peak() - early, len(recorder.history))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
-def test_a_million_steps_take_constant_memory(tmp_path: Path) -> None:
-    child = python(MILLION, str(tmp_path))
+def test_many_steps_take_constant_memory(tmp_path: Path) -> None:
+    child = python(MANY_STEPS, str(tmp_path))
     output, _ = child.communicate()
     grown_kb, history = map(int, output.split())
-    assert grown_kb < 1024 and history == 20
+    assert grown_kb < 1024 and history == 20  # six bytes a step would be more
     with (tmp_path / "run.jsonl").open("rb") as file:
         count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-    assert count == 1_000_000
+    assert count == 200_000
 
 
 def test_every_listener_gets_the_line_that_is_written(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from stayfinite.report.record.folder import (
     incident_folders,
     read_incident,
 )
-from stayfinite.report.record.lines import Batch, Tail, read_rotated
+from stayfinite.report.record.lines import Batch, Tail, read_rotated, record_files
 from stayfinite.report.record.run import RunRecord
 
 _AT_ONCE = 8
@@ -157,7 +157,7 @@ class RunFollower:
         return made
 
     def _read_lines(self) -> bool:
-        if not self._rotated:
+        if not self._rotated and record_files(self.path):  # before that a folder may come, and be rotated
             self._rotated = True
             try:
                 for old in read_rotated(self.path):

@@ -121,7 +121,6 @@ class Tail:
         self._at = 0
         self._file_id: tuple[int, int] | None = None
         self._last = b""
-        self._left: bytes | None = None  # set when a new file was found: what the old one still held
 
     def read(self) -> Batch | None:
         """The next piece; None when there is nothing new for now."""
@@ -129,46 +128,55 @@ class Tail:
             if not self.path.is_file():  # not there (yet); or a pipe, which would keep us waiting
                 return None
             with self.path.open("rb") as file:
-                self._notice(file)
+                old = self._notice(file)
                 file.seek(self._at)
                 data = file.read(_CHUNK)
         except OSError:  # gone again, or not ours to read
             return None
-        if not data:
+        if not data and not old.lines and not old.broken:
             return None
         self._at += len(data)
         self._last = (self._last + data)[-_REMEMBERED:]
-        if self._left is None:
-            return self._parser.feed(data)
-        old, self._left = self._parser.feed(self._left), None
-        last, self._parser = self._parser.finish(), LineParser()
-        new = self._parser.feed(data)
-        return Batch([*old.lines, *last.lines, *new.lines], old.broken + last.broken + new.broken, len(data))
+        new = self._parser.feed(data) if data else Batch()
+        return Batch([*old.lines, *new.lines], old.broken + new.broken, old.nbytes + len(data))
 
-    def _notice(self, file: IO[bytes]) -> None:
+    def _notice(self, file: IO[bytes]) -> Batch:
         """Another file, or one that no longer holds what was read last: begin at its beginning.
 
-        The number of an inode alone does not tell: a file system gives it to the next file.
+        Gives what the file before still held, at once: the new one may be empty for long, and be moved in its turn. The
+        number of an inode alone does not tell: a file system gives it to the next file.
         """
         facts = os.fstat(file.fileno())
         identity = (facts.st_dev, facts.st_ino)
         file.seek(self._at - len(self._last))
         if identity != self._file_id or file.read(len(self._last)) != self._last:
-            self._left = self._end_of_old() if identity != self._file_id else b""
-            self._file_id, self._at, self._last = identity, 0, b""
+            left = self._end_of_old() if identity != self._file_id else b""
+            more, last = self._parser.feed(left), self._parser.finish()
+            self._file_id, self._at, self._last, self._parser = identity, 0, b"", LineParser()
+            return Batch([*more.lines, *last.lines], more.broken + last.broken, len(left))
+        return Batch()
 
     def _end_of_old(self) -> bytes:
-        """What was still written to the file that is now run.jsonl.1, and was not read before it moved."""
-        moved = self.path.with_name(f"{NAME}.1")
-        try:
-            with moved.open("rb") as file:
-                facts = os.fstat(file.fileno())
-                if (facts.st_dev, facts.st_ino) != self._file_id:
-                    return b""
-                file.seek(self._at)
-                return file.read(_LONGEST)
-        except OSError:  # it was removed, not moved
-            return b""
+        """What was still written to the file that has moved, and to those that came and moved since we looked."""
+        moved = [path for path in record_files(self.path.parent) if path.name != NAME]
+        for number, path in enumerate(moved):
+            try:
+                with path.open("rb") as file:
+                    facts = os.fstat(file.fileno())
+                    if (facts.st_dev, facts.st_ino) != self._file_id:
+                        continue
+                    file.seek(self._at)
+                    rest = file.read(_LONGEST)
+                later = [_open(path) for path in moved[number + 1 :]]
+                return b"\n".join([rest, *(_whole(file) for file in later)])
+            except (OSError, EOFError, zlib.error):  # it moves again, or its archive is being written
+                return b""
+        return b""  # it was removed, not moved; or compressed
+
+
+def _whole(file: IO[bytes]) -> bytes:
+    with file:
+        return file.read(_LONGEST)
 
 
 def last_step_line(run_dir: Path) -> dict[str, Any]:
