@@ -20,6 +20,16 @@ CURES = {  # how many steps it takes to fail, and what may be proved best
 }
 
 
+START = """
+import runpy, sys
+from stayfinite import Guard
+Guard.__init__.__kwdefaults__["prove_limit"] = 600.0  # a crowded machine is no reason to prove less
+sys.path.insert(0, ".")
+sys.argv[0] = "train_guarded.py"
+runpy.run_path("train_guarded.py", run_name="__main__")
+"""
+
+
 @pytest.mark.long
 @pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
 @pytest.mark.parametrize("system", CURES)
@@ -27,7 +37,7 @@ def test_the_cure_is_proved(system: str, tmp_path: Path) -> None:
     steps, cures = CURES[system]
     environment = {key: value for key, value in os.environ.items() if key != "STAYFINITE_PROVE"}
     subprocess.run(
-        [sys.executable, "train_guarded.py", "--steps", str(steps), "--out", str(tmp_path / "run")],
+        [sys.executable, "-c", START, "--steps", str(steps), "--out", str(tmp_path / "run")],
         cwd=EXAMPLES / system,
         env={**environment, "OMP_NUM_THREADS": "1"},
         check=False,
@@ -43,3 +53,9 @@ def test_the_cure_is_proved(system: str, tmp_path: Path) -> None:
         assert best["steps"] == 20
         wider = {"float32-operation", "autocast-off", "autocast-bfloat16"} & set(verdicts)
         assert wider and all(verdicts[one] in ("failed", "postpones") for one in wider), verdicts
+    if (
+        system == "latent_dlm"
+    ):  # the layer norm sums squares in float32 anyway: only float64 has room, and for how long?
+        assert verdicts["float32-operation"] == "failed" and verdicts["float64-operation"] == "postpones", (
+            verdicts
+        )

@@ -63,7 +63,8 @@ class Counterfactual:
         if stage is None:
             return ProofReport(remark=nothing_failed(null[0]))
         place = stage.judged.birth.birth
-        null += [self._trial(Plan()) for _ in range(_NULL_RUNS - 1) if self._left() > 0]
+        until = stage.step.step + 1  # where it fails is known now
+        null += [self._trial(Plan(until=until)) for _ in range(_NULL_RUNS - 1) if self._left() > 0]
         ran = [one for one in null if one.ended == "finished"]  # one that had no time says nothing
         failed = sum(stage_of(one, (place.file, place.line)) is not None for one in ran)
         report = ProofReport(file=place.file, line=place.line)
