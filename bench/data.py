@@ -4,8 +4,8 @@
     python bench/data.py --size 10       as large as the bar of the issue
 
 The file is in the page cache. "read" is a process of its own; "scan" and "data" take turns in one, and the median of
-the ratios counts, of the time that passes and of the processors' time. "scan" looks for NaN and Inf and takes the range;
-"data" also looks for zero, constant and repeated rows and constant columns.
+the ratios counts, of the time that passes and of the processors' time. "scan" looks for NaN and Inf and takes the
+range; "data" also looks for zero, constant and repeated rows and constant columns.
 """
 
 from __future__ import annotations
