@@ -78,7 +78,7 @@ class Guard:
         sync: False never waits for the device (fused optimizers only); verdicts come one step later.
         locate: follow a refused step once more, op by op, to name the line where it went wrong.
         prove: "failure" tries remedies on a located step in forked children, once for every place; "stop" only when
-            the policy ends the run; "off". At most `prove_limit` seconds each; needs `guard.step`.
+            the policy ends the run; "off". At most `prove_limit` seconds each.
         check_every, snapshot_every: steps between looks at all state, and between copies to go back to.
         save_every, keep: steps between checkpoints in run_dir/snapshots (0: none), and how many stay (0: all).
         probe: gives a tensor, a number or a dict of named ones that must be finite (a forward pass on a fixed batch,
