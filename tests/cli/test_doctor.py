@@ -99,6 +99,7 @@ def test_before_a_resume_go_and_no_go(failed: Path, tmp_path: Path) -> None:
     assert doctor(calm, "--before-resume", tmp_path / "text.pt").exit_code == 1
 
 
+@pytest.mark.long  # probing itself: tests/doctor/test_model_probe.py
 def test_a_probe_runs_only_when_it_is_named(failed: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(failed, tmp_path / "p"))
     (folder / "runs/config/log.jsonl").unlink()

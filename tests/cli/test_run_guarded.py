@@ -179,6 +179,45 @@ def test_a_run_that_only_fails_is_stopped_with_a_clean_checkpoint(tmp_path: Path
     assert verify(saved).healthy
 
 
+SCALED = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=INITIAL)
+    for step in range(30):
+        out = net(torch.randn(8, 4))
+        loss = (out.pow(2) if step < 5 else BAD).sum()
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    print("came to its end")
+"""
+
+
+@pytest.mark.parametrize(
+    "bad, scale, stopped_at, what",
+    [
+        ('out * float("nan")', 1024.0, 14, "the loss is nan"),
+        ("(out - out).sqrt()", 4.0, 16, "gradients are not finite at a loss scale of"),
+    ],
+    ids=["loss", "gradient"],
+)
+def test_a_scaler_may_skip_as_long_as_a_smaller_scale_can_help(
+    tmp_path: Path, bad: str, scale: float, stopped_at: int, what: str
+) -> None:
+    source = SCALED.replace("BAD", bad).replace("INITIAL", str(scale))
+    done = guarded(tmp_path, source, "--locate", "off", "--run-dir", "runs/a")
+    assert done.returncode == 1 and "came to its end" not in done.stdout
+    assert f"stopped at 10 failures in a row at step {stopped_at}: {what}" in done.stderr
+    record = [json.loads(line) for line in (tmp_path / "runs/a/run.jsonl").read_text().splitlines()]
+    actions = [line["action"] for line in record if "event" not in line]
+    assert actions[-11:] == [actions[-11], *["skip"] * 9, "stop"] and actions[-11] != "skip"
+
+
 def test_policies_named_on_the_command_line(tmp_path: Path) -> None:
     stopped = guarded(tmp_path, HOPELESS, "--policy", "stop", "--locate", "off", "--run-dir", "runs/stop")
     assert stopped.returncode == 1 and "came to its end" not in stopped.stdout
@@ -303,9 +342,9 @@ TENSORS = """
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(AMP, id="amp"),
         pytest.param(FOLDS, id="folds"),
         # what follows is guarded in process too: tests/guard, and the campaign of random trainings
+        pytest.param(AMP, id="amp", marks=pytest.mark.long),
         pytest.param(ADVERSARIES, id="adversaries", marks=pytest.mark.long),
         pytest.param(TENSORS, id="tensors", marks=pytest.mark.long),
     ],
@@ -400,7 +439,7 @@ GROWS = """
 """
 
 
-@pytest.mark.parametrize("factor, foretold", [(1.35, True), (1.0, False)])
+@pytest.mark.parametrize("factor, foretold", [(1.35, True), pytest.param(1.0, False, marks=pytest.mark.long)])
 def test_an_unchanged_script_that_grows_is_warned_in_time(
     tmp_path: Path, factor: float, foretold: bool
 ) -> None:

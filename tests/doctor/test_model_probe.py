@@ -79,6 +79,7 @@ def test_it_can_be_left_out_and_is_where_there_is_no_sandbox(tmp_path: Path) -> 
     assert not (tmp_path / "trace.txt").exists()
 
 
+@pytest.mark.long
 @needs_sandbox
 def test_a_factory_that_fails_is_passed_over_or_refused_where_it_was_named(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text("def factory():\n    raise RuntimeError('no data here')\n")

@@ -130,6 +130,7 @@ def test_random_schedules(tmp_path: Path, numbers: Sequence[int]) -> None:
     assert done.returncode == 0 and ended in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long  # killing a rank: tests/launch/test_ranks.py; going on from a checkpoint: below
 def test_a_killed_rank_and_a_restart(tmp_path: Path) -> None:
     """Of bench/ranks_kill.py."""
     command = [sys.executable, str(BENCH / "ranks_kill.py"), "--times", "1", "--seed", "2", "--ranks", "2"]

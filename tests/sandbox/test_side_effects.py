@@ -76,6 +76,7 @@ def test_what_the_sandbox_withholds_is_said(tmp_path: Path) -> None:
     assert not [finding for finding in incident["findings"] if finding["code"] == "RUN013"]
 
 
+@pytest.mark.long  # what Landlock refuses: test_process.py
 def test_landlock_refuses_and_says_so(tmp_path: Path) -> None:
     if not support.allows("landlock"):
         pytest.skip("no Landlock")

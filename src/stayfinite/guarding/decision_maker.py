@@ -15,6 +15,7 @@ from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.recover import Action
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.position import DataPosition
 from stayfinite.watch.intercept import Marks, gradient_marks, reached
@@ -105,15 +106,17 @@ class DecisionMaker:
         self._owner.window = None
         self._undecided = []
 
-    def skipped_by_scaler(self, optimizer: Optimizer) -> None:
+    def skipped_by_scaler(self, optimizer: Optimizer, loss_was_bad: Callable[[Action], None]) -> None:
         """The script's own scaler has refused this step: it is over."""
         self._refusal_handler.mend_buffers()
         window = self._owner.open_window()
         losses = [loss.total for loss in window.losses]
-        self._refusal_handler.skipped_by_scaler(optimizer, losses, window.started)
         self._undecided = []
-        self._owner.window = None
-        self._go_on_in_body()
+        try:
+            self._refusal_handler.skipped_by_scaler(optimizer, losses, window.started, loss_was_bad)
+        finally:  # also if the policy ends the run here
+            self._owner.window = None
+            self._go_on_in_body()
 
     @property
     def is_open(self) -> bool:

@@ -18,7 +18,7 @@ from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
-from stayfinite.recover import RunStopped
+from stayfinite.recover import Action, RunStopped
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
@@ -59,19 +59,47 @@ class RefusalHandler:
             outcome.verdict, attempt.rates, attempt.window.started, counters, "backoff", applied=False
         )
 
-    def skipped_by_scaler(self, optimizer: Optimizer, losses: Sequence[Tensor], started: float) -> None:
-        """A script's own scaler has skipped an update: as it may, unless no scale would have made it finite."""
+    def skipped_by_scaler(
+        self,
+        optimizer: Optimizer,
+        losses: Sequence[Tensor],
+        started: float,
+        loss_was_bad: Callable[[Action], None],
+    ) -> None:
+        """A script's own scaler has skipped an update: as it may, unless no scale would have made it finite.
+
+        Then it is a failure as any other. Where the scale has run out, the rules on it say why; a bad loss has a birth.
+        """
         scale = self._run.observers.scalers.scale()
         values = torch.stack([loss.detach().float() for loss in losses]).tolist() if losses else []
         loss = sum(values) / len(values) if values else None
         verdict = StepVerdict(loss, {}, math.inf, float(scale) if scale is not None else None, None, loss)
         rates = [rate for group in optimizer.param_groups if (rate := as_float(group.get("lr"))) is not None]
-        ladder, what = self._recovery.ladder, None if verdict.loss_is_finite else f"the loss is {loss}"
-        ladder.skipped_by_scaler(expected=what is None)
+        ladder, what = self._recovery.ladder, self._no_scale_helps(verdict)
+        if what is None or self._run.ranks.together:  # ranks see different losses here, and must decide alike
+            ladder.skipped_by_scaler(expected=what is None)
+            action: Action = "skip"
+        else:
+            can_go_back = self._maintenance.agreed(is_bad=False)[1]
+            action = ladder.failure(self._run.numbers_of([optimizer]), state_is_bad=False, is_spike=False)
+            action = "stop" if action == "rollback" and not can_go_back else action
         if what is not None:
-            self._reporter.refusal(what, "skip")
-        action = "backoff" if what is None else "skip"
-        self._reporter.of_step(verdict, rates, started, ladder.counters, action, applied=False, what=what)
+            self._reporter.refusal(what, action)
+        written = "backoff" if what is None else action
+        self._reporter.of_step(verdict, rates, started, ladder.counters, written, applied=False, what=what)
+        if what is not None:
+            if not verdict.loss_is_finite:
+                loss_was_bad(action)
+            self._do(action, what)
+
+    def _no_scale_helps(self, verdict: StepVerdict) -> str | None:
+        """Why a smaller loss scale is no answer to this step; None if it is one."""
+        if not verdict.loss_is_finite:
+            return f"the loss is {verdict.loss}"
+        floor = self._run.policy.scale_floor
+        if verdict.scale is not None and verdict.scale / 2 < floor:
+            return f"gradients are not finite at a loss scale of {verdict.scale:g}, and a smaller one does not help"
+        return None
 
     # -- undo
 
@@ -191,15 +219,19 @@ class RefusalHandler:
             evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
-        if refusal.action == "lower-lr":
+        grew = self._was_foretold(refusal.refused) and self._run.foresight.has_grown
+        self._do(refusal.action, refusal.what, grew=grew)
+
+    def _do(self, action: Action, what: str, *, grew: bool = False) -> None:
+        """What the ladder said."""
+        if action == "lower-lr":
             self._reporter.tell("lower-lr", self._recovery.lower_rates())
-        elif refusal.action == "rollback":
-            grew = self._was_foretold(refusal.refused) and self._run.foresight.has_grown
+        elif action == "rollback":
             self._reporter.tell("rollback", self._recovery.roll_back(self._reporter.step, grew=grew))
             self._run.watcher.forget()
             self._run.foresight.went_back(self._reporter.step)
-        elif refusal.action == "stop":
-            self._stop(refusal.what)
+        elif action == "stop":
+            self._stop(what)
 
     def _stop(self, why: str) -> None:
         """End the run with a clean checkpoint and a message that says what to do next."""

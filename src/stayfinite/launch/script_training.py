@@ -26,7 +26,7 @@ from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script_guard import ScriptGuard
 from stayfinite.launch.training_parts import training_parts
 from stayfinite.observers.run_observers import RunObservers
-from stayfinite.recover import Policy
+from stayfinite.recover import Action, Policy
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.recover.roll_call import trained_by_all
@@ -332,13 +332,17 @@ class ScriptTraining:
         loop = self._loop
         if loop is not None and not loop.replaying:
             with self._tracer.only_looking():
-                loop.decision.skipped_by_scaler(optimizer)
-        if loss_was_bad:  # then no smaller scale will help
-            step = self._observers.history.recent[-1].step
-            self.refused += 1
-            self.actions[step] = "skip"
-            self.bad_ranks[step] = rank() if self.world_size > 1 else None
-            self._detector.step_was_skipped(step)
+                loop.decision.skipped_by_scaler(optimizer, self._loss_was_bad)
+        elif loop is None and loss_was_bad:
+            self._loss_was_bad("skip")
+
+    def _loss_was_bad(self, action: Action) -> None:
+        """The scaler has skipped a step that no smaller scale will help."""
+        step = self._observers.history.recent[-1].step
+        self.refused += 1
+        self.actions[step] = action
+        self.bad_ranks[step] = rank() if self.world_size > 1 else None
+        self._detector.step_was_skipped(step)
 
     def _mended(self) -> None:
         """A step that was not applied had left bad buffers."""

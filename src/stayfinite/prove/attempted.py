@@ -22,6 +22,7 @@ class Attempted:
     spans: tuple[tuple[int, int], ...] = ()
     edits: tuple[Edit, ...] = ()
     raised: bool = False  # it could not even be computed
+    finished: bool = True  # it had time to end
 
 
 def quality(one: Attempted) -> tuple[object, ...]:

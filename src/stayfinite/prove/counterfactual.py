@@ -98,12 +98,16 @@ class Counterfactual:
                 f"a control that should not help worked as well ({working}): the proof is worth nothing"
             )
         elif best is None and not report.remark:
-            report.remark = "nothing proved: " + (
-                "no remedy is known for this"
-                if not self._done
-                else "no remedy that was tried makes it finite"
-            )
+            report.remark = f"nothing proved: {self._why_nothing()}"
         return report
+
+    def _why_nothing(self) -> str:
+        if not self._done:
+            return "no remedy is known for this"
+        unfinished = sum(not one.finished for one in self._done)
+        if unfinished:
+            return f"{unfinished} of {len(self._done)} trials did not come to their end, and no other makes it finite"
+        return "no remedy that was tried makes it finite"
 
     @property
     def attempted(self) -> dict[str, Attempted]:
@@ -275,6 +279,7 @@ class Counterfactual:
                 spans,
                 one.edits,
                 raised=result.error is not None,
+                finished=result.ended == "finished",
             )
         )
 
