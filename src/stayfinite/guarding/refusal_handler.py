@@ -76,7 +76,8 @@ class RefusalHandler:
         verdict = StepVerdict(loss, {}, math.inf, float(scale) if scale is not None else None, None, loss)
         rates = [rate for group in optimizer.param_groups if (rate := as_float(group.get("lr"))) is not None]
         ladder, what = self._recovery.ladder, self._no_scale_helps(verdict)
-        if what is None or self._run.ranks.together:  # ranks see different losses here, and must decide alike
+        # Who only watches decides nothing. Ranks see different losses here, and must decide alike.
+        if what is None or not self._run.refuses or self._run.ranks.together:
             ladder.skipped_by_scaler(expected=what is None)
             action: Action = "skip"
         else:
