@@ -175,6 +175,7 @@ def test_as_a_module_without_torch_imported_first(tmp_path: Path) -> None:
     assert "CKP001" in done.stdout
 
 
+@pytest.mark.long
 def test_ranks_share_the_work_and_give_one_report(tmp_path: Path) -> None:
     for step in range(3):
         save(tmp_path / f"step_{step}.pt", step, bad=step == 2)

@@ -43,6 +43,7 @@ def test_finite_gradients_with_an_infinite_norm(tmp_path: Path, large: float) ->
     assert 1e19 < findings[0].evidence["largest_gradient"] < float("inf")
 
 
+@pytest.mark.long
 def test_a_script_is_not_told_of_faulty_hardware(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "stayfinite", "run", "--no-prove", "train.py"]

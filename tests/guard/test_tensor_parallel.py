@@ -10,7 +10,10 @@ import torch.distributed as dist
 from guard.rank_reports import Reports, reports_of
 from guard.tensor_parallel import BAD_STEP, STEPS
 
-pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
+pytestmark = [
+    pytest.mark.long,  # DTensor is part of `make test` in test_sharded.py
+    pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend"),
+]
 SCRIPT = Path(__file__).with_name("tensor_parallel.py")
 TASKS = ["plain", "step", "watch", "input", "input watch", "weight", "weight watch", "moment"]
 

@@ -101,6 +101,7 @@ def test_a_failure_that_does_not_come_again_is_said_to_be_one(tmp_path: Path, sa
     assert "RUN013" in said
 
 
+@pytest.mark.long
 def test_state_that_only_the_second_run_spoilt_is_no_finding(tmp_path: Path, sandbox: None) -> None:
     """The first run refused the step; the second one makes its update, in the sandbox."""
     spoilt = """

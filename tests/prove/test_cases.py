@@ -15,8 +15,6 @@ ALWAYS = (
     "entropy_of_softmax",
     "fp16_square_sum",
     "hinge_distance",
-    "masked_mean_rows",
-    "poisoned_batch",
     "where_log",
 )
 PUBLIC = Path(__file__).parents[3] / "shared" / "cases"

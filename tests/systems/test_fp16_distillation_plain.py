@@ -95,7 +95,9 @@ def test_reported_rates_without_warm_up_fail_the_same_way(configure: Configure, 
     assert not all_finite(parts.model.trainable())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:])]
+)
 def test_cured_training_lowers_perplexity(configure: Configure, seed: int) -> None:
     parts = EXAMPLE.train.build(configure("cured.yaml", seed))
     start = parts.evaluate()["perplexity"]
