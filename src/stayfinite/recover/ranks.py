@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -132,7 +133,7 @@ class Ranks:
         if world is None:
             return None
         if _groups is None or _groups[0] is not world:
-            _groups = world, dist.new_group(timeout=_timeout(self._device))
+            _groups = world, _new_group(_timeout(self._device))
         return _groups[1]
 
     @property
@@ -221,6 +222,39 @@ def packed(names: Sequence[str]) -> bytes:
 def joined(texts: Iterable[bytes]) -> list[str]:
     """The names of several such texts, each once."""
     return list(dict.fromkeys(name for text in texts if text for name in text.decode().split("\0")))
+
+
+def _new_group(timeout: timedelta | None) -> Any:
+    """All ranks must come. One that dies now would be waited for for minutes at the store, and for ever by gloo, which
+    knows no time-out while it connects: that is done beside, and not waited for any longer."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    patience = store.timeout
+    if timeout is not None:
+        store.set_timeout(timeout)
+    try:
+        if timeout is None or dist.get_backend() != "gloo":
+            return dist.new_group(timeout=timeout)
+        return _within(timeout, lambda: dist.new_group(timeout=timeout))
+    finally:
+        store.set_timeout(patience)
+
+
+def _within(timeout: timedelta, make: Callable[[], Any]) -> Any:
+    made: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            made.append(make())
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            failed.append(error)
+
+    beside = threading.Thread(target=run, daemon=True)
+    beside.start()
+    beside.join(timeout.total_seconds() + 1)
+    if made:
+        return made[0]
+    raise failed[0] if failed else RuntimeError(f"not connected after {timeout.total_seconds():.0f} s")
 
 
 def _timeout(device: torch.device) -> timedelta | None:
