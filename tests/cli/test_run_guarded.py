@@ -218,6 +218,15 @@ def test_a_scaler_may_skip_as_long_as_a_smaller_scale_can_help(
     assert actions[-11:] == [actions[-11], *["skip"] * 9, "stop"] and actions[-11] != "skip"
 
 
+def test_gradients_that_a_scaler_skips_in_vain_are_located(tmp_path: Path) -> None:
+    source = SCALED.replace("BAD", "(out - out).sqrt()").replace("INITIAL", "4.0")
+    done = guarded(tmp_path, source, "--policy", "stop", "--no-prove", "--run-dir", "runs/a")
+    assert done.returncode == 1 and "1 update was not applied" in done.stderr
+    incident = json.loads((tmp_path / "runs/a/incidents/0001/incident.json").read_text())
+    assert (incident["step"], incident["action"], incident["trigger"]) == (7, "stop", "gradient")
+    assert (incident["birth"]["line"], incident["findings"][0]["code"]) == (11, "NUM017")
+
+
 def test_policies_named_on_the_command_line(tmp_path: Path) -> None:
     stopped = guarded(tmp_path, HOPELESS, "--policy", "stop", "--locate", "off", "--run-dir", "runs/stop")
     assert stopped.returncode == 1 and "came to its end" not in stopped.stdout

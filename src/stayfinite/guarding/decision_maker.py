@@ -106,14 +106,14 @@ class DecisionMaker:
         self._owner.window = None
         self._undecided = []
 
-    def skipped_by_scaler(self, optimizer: Optimizer, loss_was_bad: Callable[[Action], None]) -> None:
+    def skipped_by_scaler(self, optimizer: Optimizer, in_vain: Callable[[str, Action], None]) -> None:
         """The script's own scaler has refused this step: it is over."""
         self._refusal_handler.mend_buffers()
         window = self._owner.open_window()
         losses = [loss.total for loss in window.losses]
         self._undecided = []
         try:
-            self._refusal_handler.skipped_by_scaler(optimizer, losses, window.started, loss_was_bad)
+            self._refusal_handler.skipped_by_scaler(optimizer, losses, window.started, in_vain)
         finally:  # also if the policy ends the run here
             self._owner.window = None
             self._go_on_in_body()

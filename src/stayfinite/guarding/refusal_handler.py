@@ -64,11 +64,11 @@ class RefusalHandler:
         optimizer: Optimizer,
         losses: Sequence[Tensor],
         started: float,
-        loss_was_bad: Callable[[Action], None],
+        in_vain: Callable[[str, Action], None],
     ) -> None:
         """A script's own scaler has skipped an update: as it may, unless no scale would have made it finite.
 
-        Then it is a failure as any other. Where the scale has run out, the rules on it say why; a bad loss has a birth.
+        Then it is a failure as any other: `in_vain` is told what was bad (loss, gradient) and what is done about it.
         """
         scale = self._run.observers.scalers.scale()
         values = torch.stack([loss.detach().float() for loss in losses]).tolist() if losses else []
@@ -89,8 +89,7 @@ class RefusalHandler:
         written = "backoff" if what is None else action
         self._reporter.of_step(verdict, rates, started, ladder.counters, written, applied=False, what=what)
         if what is not None:
-            if not verdict.loss_is_finite:
-                loss_was_bad(action)
+            in_vain("gradient" if verdict.loss_is_finite else "loss", action)
             self._do(action, what)
 
     def _no_scale_helps(self, verdict: StepVerdict) -> str | None:

@@ -181,11 +181,11 @@ class FailureDetector:
         if norm > _HUGE and norm > _JUMP * norms[len(norms) // 2]:
             self._suspect("spike", None, step=record.step)
 
-    def step_was_skipped(self, step: int) -> None:
-        """Skipping is a GradScaler's business when the scale was too large, not when the loss itself was bad."""
+    def step_was_skipped(self, kind: str, step: int) -> None:
+        """Skipping is a GradScaler's business when the scale was too large, not when no scale would have helped."""
         if not self.suspicions.of_step(step):
-            self._suspect("loss", None, step=step)
-        self.suspicions.stepped_on(step)
+            self._suspect(kind, None, step=step)
+        self.suspicions.stepped_on(step, whatever_the_scale=True)
 
     def step_was_refused(self, kind: str, step: int, evidence: FailedStep | None) -> None:
         """The script called for an update that would have made the weights bad, and did not get it."""

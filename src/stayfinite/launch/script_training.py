@@ -94,8 +94,9 @@ class ScriptTraining:
             yield f"The run was watched but not guarded: {self.obstacle}"
         elif self.refused:
             counts = self.counts
+            refused = "1 update was" if self.refused == 1 else f"{self.refused} updates were"
             yield (
-                f"{self.refused} updates were not applied{'; the weights are finite' if weights_are_finite else ''}. "
+                f"{refused} not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
         if self.beside is not None:
@@ -332,17 +333,17 @@ class ScriptTraining:
         loop = self._loop
         if loop is not None and not loop.replaying:
             with self._tracer.only_looking():
-                loop.decision.skipped_by_scaler(optimizer, self._loss_was_bad)
+                loop.decision.skipped_by_scaler(optimizer, self._skipped_in_vain)
         elif loop is None and loss_was_bad:
-            self._loss_was_bad("skip")
+            self._skipped_in_vain("loss", "skip")
 
-    def _loss_was_bad(self, action: Action) -> None:
+    def _skipped_in_vain(self, what: str, action: Action) -> None:
         """The scaler has skipped a step that no smaller scale will help."""
         step = self._observers.history.recent[-1].step
         self.refused += 1
         self.actions[step] = action
         self.bad_ranks[step] = rank() if self.world_size > 1 else None
-        self._detector.step_was_skipped(step)
+        self._detector.step_was_skipped(what, step)
 
     def _mended(self) -> None:
         """A step that was not applied had left bad buffers."""

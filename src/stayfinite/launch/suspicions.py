@@ -64,8 +64,9 @@ class Suspicions:
         for known in self.all:
             if known.key == new.key or known.shares_a_birth(new):
                 known.count += 1
-                if known.progress and not known.touched_state and not new.expected:
-                    # The script dealt with the earlier one; this one is what counts.
+                dealt_with = known.progress and not new.expected
+                if not known.touched_state and (dealt_with or (known.expected and new.expected)):
+                    # The script, or its scaler, dealt with the earlier one; this one is what counts.
                     known.step, known.seconds, known.evidence = new.step, new.seconds, new.evidence
                 known.touched_state |= new.touched_state
                 if known.kind in _WEAK and new.kind not in _WEAK and new.evidence is not None:
@@ -84,11 +85,12 @@ class Suspicions:
         for known in self.all:
             known.progress = True
 
-    def stepped_on(self, step: int) -> None:
-        """The script made an update although this step's loss or gradient was bad: it did not handle it."""
+    def stepped_on(self, step: int, *, whatever_the_scale: bool = False) -> None:
+        """The script asked for an update although this step's loss or gradient was bad: it did not handle it."""
         for known in self.all:
             if known.step == step and known.kind in ("loss", "gradient"):
                 known.touched_state = True
+                known.expected &= not whatever_the_scale
 
     def outlasts(self, step: int | None = None) -> bool:
         """What was bad in this step (in any step) is still in buffers or averages; False if nothing was seen."""
