@@ -10,6 +10,7 @@ from rich.text import Text
 
 from stayfinite.findings import Birth, Finding, Incident, PathStep, TensorSummary, find_rule
 from stayfinite.report.terminal import console
+from stayfinite.report.text import as_typed
 
 _AROUND = 2  # lines of source before and after the one that is marked
 _INPUTS, _STEPS, _OTHERS = 4, 6, 2
@@ -74,7 +75,7 @@ def _birth(birth: Birth) -> Iterator[Text]:
     if birth.file is not None and birth.line is not None:
         inside = f", in {birth.function}" if birth.function and birth.function != "<module>" else ""
         module = f", module {birth.module}" if birth.module else ""
-        yield Text(f"Born at  {_shown(birth.file)}:{birth.line}{inside}{module}", style="bold")
+        yield Text(f"Born at  {as_typed(birth.file)}:{birth.line}{inside}{module}", style="bold")
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:
         first = f", first at {list(birth.first_index)}" if birth.first_index else ""
@@ -85,12 +86,6 @@ def _birth(birth: Birth) -> Iterator[Text]:
         )
     for tensor in birth.inputs[:_INPUTS]:
         yield Text(f"         {_values(tensor)}")
-
-
-def _shown(file: str) -> str:
-    """A path below the working directory as one would type it; any other as it is."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _excerpt(file: str, line: int) -> Iterator[Text]:

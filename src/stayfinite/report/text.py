@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.text import Text
 
@@ -17,6 +18,12 @@ _FEWEST_LINES = 24
 def screen() -> int:
     """How many lines a screen has; a generous page where the output is not a terminal."""
     return shutil.get_terminal_size((110, 50)).lines if sys.stdout.isatty() else 50
+
+
+def as_typed(file: str) -> str:
+    """A path below the working directory as one would type it; any other as it is."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def lines(findings: Sequence[Finding], *, everything: bool = False, room: int | None = None) -> list[Text]:
@@ -44,7 +51,7 @@ def _group(shown: Sequence[Finding], left: int) -> list[Text]:
     made: list[Text] = []
     for finding in shown:
         column = f":{finding.column}" if finding.column else ""
-        place = f"{finding.file}:{finding.line}{column}: " if finding.file and finding.line else ""
+        place = f"{as_typed(finding.file)}:{finding.line}{column}: " if finding.file and finding.line else ""
         line = Text("  ")
         line.append(f"{finding.severity.value:<8}", style=_STYLE[finding.severity])
         line.append(f"{finding.code} ", style="bold")
