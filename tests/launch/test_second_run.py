@@ -9,11 +9,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stayfinite.findings import Finding, Incident, Severity
 from stayfinite.launch import second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.file_changes import FileChanges
@@ -117,6 +119,19 @@ def test_state_that_only_the_second_run_spoilt_is_no_finding(tmp_path: Path, san
     assert findings[0]["code"] == "STA032"
     told = [t for f in findings for t in f["evidence"].get("tensors", []) if isinstance(t, dict)]
     assert {t["name"] for t in told if "owner" in t} <= {"weight"}
+
+
+def test_what_both_runs_counted_is_reported_as_the_first_one_had_it() -> None:
+    """A second run refuses nothing: after the first bad update every norm in it is bad."""
+
+    def clipped(times: str) -> Finding:
+        message = f"{times} calls clipped by a norm that is not finite"
+        return Finding("STA025", "clip-by-bad-norm", "CLIP", Severity.WARNING, message, "", "train.py", 9)
+
+    cause = Finding("DAT001", "batch-not-finite", "DATA", Severity.ERROR, "batch[0] holds 1 NaN", "")
+    located = [Incident(1, "forward", "loss", findings=[cause, clipped("50 of 51")])]
+    second_run.as_the_first_run_had_it(located, [replace(cause, message="other"), clipped("3 of 60")])
+    assert [f.message[:7] for f in located[0].findings] == ["batch[0", "3 of 60"]
 
 
 def test_without_a_sandbox_there_is_none_unless_allowed(tmp_path: Path) -> None:

@@ -110,7 +110,9 @@ def _conclude(
     if found.incidents or session.needs_second_run:
         remarks += found.remarks
     if found.incidents:
-        return second_run.without_its_own_state(found.incidents, session.bad_state), remarks
+        own = [finding for incident in session.unlocated() for finding in incident.findings]
+        located = second_run.without_its_own_state(found.incidents, session.bad_state)
+        return second_run.as_the_first_run_had_it(located, own), remarks
     reproduced = False if found.reached else None
     return [*session.unlocated(found.reason, reproduced=reproduced), *incidents], remarks
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,17 @@ def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, s
         incident.findings[1:] = [
             finding for finding in incident.findings[1:] if _state_of(finding) <= bad_state
         ]
+    return incidents
+
+
+def as_the_first_run_had_it(incidents: list[Incident], own: list[Finding]) -> list[Incident]:
+    """What both runs show of the whole run, such as how often a norm was bad, is reported as the first one had it."""
+    known = {(finding.code, finding.file, finding.line): finding for finding in own}
+    for incident in incidents:
+        for place, finding in enumerate(incident.findings[1:], 1):
+            first = known.get((finding.code, finding.file, finding.line))
+            if first is not None:
+                incident.findings[place] = replace(finding, message=first.message, evidence=first.evidence)
     return incidents
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rules.traced import explained
+from stayfinite.findings import TensorSummary
+from stayfinite.findings.ranking import explain
+from stayfinite.findings.subjects.traced_birth import Operand
 
 DATA_NONFINITE = {
     "a table with an empty cell": """
@@ -114,3 +118,20 @@ def test_the_cause_comes_first_at_the_line_of_birth(cause: str, source: str, tmp
     result = explained(source, tmp_path)
     assert result.causes[:1] == [cause], str(result)
     assert result.findings[0].line in result.marked, str(result)
+
+
+def test_a_batch_is_counted_by_itself_not_by_the_table_that_it_comes_from(tmp_path: Path) -> None:
+    source = """
+        import numpy as np
+        cells = np.ones((640, 8), dtype=np.float32)
+        cells[300, 2] = np.nan
+        table = torch.from_numpy(cells)
+        loader = iter(torch.utils.data.DataLoader(table, 16))
+        batch = [next(loader) for _ in range(19)][-1]
+        loss = batch.sum()
+    """
+    result = explained(source, tmp_path)
+    assert result.step is not None
+    held = Operand(TensorSummary("batch[0]", (16, 8), "float32", nan=1))
+    finding = explain(replace(result.step, batch=(held,)))[0]
+    assert finding.message == "batch[0] holds 1 NaN and 0 Inf among 128 values"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
@@ -50,13 +51,24 @@ class BatchNotFinite(Rule[FailedStep]):
             loaded = [(load.place.file, load.place.line) for load in subject.run.loads if load.nonfinite]
             if (shown.file, shown.line) in loaded:
                 continue  # it came in with a checkpoint, which is no batch
-            named = next((held.summary.name for held in subject.batch if not held.finite), None)
             samples = f" in samples {list(shown.samples[:5])}" if shown.samples else ""
+            of_batch = next((held.summary for held in subject.batch if not held.finite), None)
+            if of_batch is not None and born.how.word == "batch" and shown.numel != prod(of_batch.shape):
+                # What came in was a whole table, or one value that was written into it.
+                what, nan, inf, among = of_batch.name, of_batch.nan, of_batch.inf, prod(of_batch.shape)
+            else:
+                what = _WORDS.get(born.how.word, "a tensor from outside")
+                nan, inf, among = shown.nan, shown.inf, shown.numel
             yield self.finding(
-                f"{_WORDS.get(born.how.word, 'a tensor from outside')} holds {shown.nan} NaN and {shown.inf} Inf among "
-                f"{shown.numel} values{samples}",
+                f"{what} holds {nan} NaN and {inf} Inf among {among} values{samples}",
                 fix=_FIX,
-                **told(born, name=named, samples=list(shown.samples), nan=shown.nan, inf=shown.inf),
+                **told(
+                    born,
+                    name=of_batch.name if of_batch else None,
+                    samples=list(shown.samples),
+                    nan=nan,
+                    inf=inf,
+                ),
             )
         if subject.births or subject.trigger == "exception" or subject.run.complete:
             return
