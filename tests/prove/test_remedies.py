@@ -74,6 +74,20 @@ for step in range(12):
     opt.step()
 """
 )
+ROW = (
+    HEAD
+    + """net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+table = torch.randn(96, 4)
+table[20, 1] = float("nan")
+data = torch.utils.data.TensorDataset(table, torch.randn(96, 1))
+for step, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=8)):
+    loss = (net(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+)
 BLIND = (
     HEAD
     + """net = nn.Linear(4, 1)
@@ -146,6 +160,13 @@ def test_a_batch_left_out_cures_nothing_if_nothing_trains_any_more(tmp_path: Pat
     report, tried = proof(tmp_path, POISONED)
     assert tried["skipped-step"].verdict == "failed" and report.proved is None
     assert "reapplied-rate" not in tried  # nothing was loaded there
+
+
+def test_a_bad_row_is_imputed_where_the_loop_takes_its_batch(tmp_path: Path) -> None:
+    report, tried = proof(tmp_path, ROW)
+    assert report.proved is not None and report.proved.remedy == "imputed" and report.patch is not None
+    assert "+    x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\n" in report.patch
+    assert tried["skipped-step"].verdict == "failed"  # the running statistics hold the NaN
 
 
 def test_a_guard_that_lets_nan_pass_is_turned_round(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit
+from stayfinite.remedies.source import Edit, SourceSite, called
+
+_MAKERS = ("tensor", "as_tensor", "from_numpy", "asarray", "frombuffer", "stack")
+"""What makes a tensor of values that torch has not computed. The op behind some of them has no name of theirs."""
 
 
 class Imputed(Remedy):
@@ -31,13 +36,46 @@ class Imputed(Remedy):
         assert site is not None
         if not site.torch:
             return []
-        for name in case.names:
+        for name in (*case.names, *(_MAKERS if case.op == "lift_fresh" else ())):
             nodes = site.operations(name)
             if nodes:
-                return [
-                    site.replace(
-                        n, f"{site.torch}.nan_to_num({site.code(n)}, nan=0.0, posinf=0.0, neginf=0.0)"
-                    )
-                    for n in nodes
-                ]
-        return []
+                return [site.replace(n, _finite(site, site.code(n))) for n in nodes]
+        return _where_the_loop_takes_it(case, site)
+
+
+def _finite(site: SourceSite, value: str) -> str:
+    return f"{site.torch}.nan_to_num({value}, nan=0.0, posinf=0.0, neginf=0.0)"
+
+
+def _where_the_loop_takes_it(case: Case, site: SourceSite) -> list[Edit]:
+    """At the head of the loop that trains: of the part of the batch that holds the bad values."""
+    bad = [place for place, held in enumerate(case.step.batch) if not held.finite]
+    for loop in ast.walk(site.tree):
+        if not isinstance(loop, ast.For) or not _trains(loop) or loop.body[0].lineno == loop.lineno:
+            continue
+        parts = _parts(loop)
+        if bad and len(case.step.batch) <= len(parts):
+            first = loop.body[0]
+            start, indent = site.span(first)[0], " " * first.col_offset
+            lines = [f"{name} = {_finite(site, name)}\n{indent}" for name in (parts[place] for place in bad)]
+            return [Edit(start, start, "".join(lines), statement=True)]
+    return []
+
+
+def _trains(loop: ast.For) -> bool:
+    """The innermost loop around a backward pass."""
+    inner = [node for stmt in loop.body for node in ast.walk(stmt)]
+    return any(isinstance(n, ast.Call) and called(n) == "backward" for n in inner) and not any(
+        isinstance(n, ast.For) and _trains(n) for n in inner
+    )
+
+
+def _parts(loop: ast.For) -> list[str]:
+    """The names that a loop gives to the parts of its batch, in order; none if it takes it as a whole of several."""
+    target = loop.target
+    counted = isinstance(loop.iter, ast.Call) and called(loop.iter) == "enumerate"
+    if counted and isinstance(target, ast.Tuple) and len(target.elts) == 2:
+        target = target.elts[1]
+    nodes = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    names = [node.id for node in nodes if isinstance(node, ast.Name)]
+    return names if len(names) == len(nodes) else []
