@@ -42,13 +42,24 @@ def state_of(optimizer: Optimizer) -> MutableMapping[Any, Any]:
     return optimizer.state
 
 
-def spread_over(tensor: Tensor, ranks: int) -> bool:
-    """Each of so many ranks holds another part of it: the norm of the whole is the norm of the parts' norms."""
+def holders(tensor: Tensor, ranks: int) -> int | None:
+    """How many of so many ranks hold each part of it, all of which train one model; None where that is not known."""
     if not is_sharded(tensor):
-        return False
+        return ranks
     sharded: Any = tensor
-    mesh = sharded.device_mesh
-    return bool(mesh.ndim == 1 and mesh.size() == ranks and sharded.placements[0].is_shard())
+    parts = 1
+    for size, placement in zip(sharded.device_mesh.shape, sharded.placements, strict=True):
+        if placement.is_shard() or type(placement).__name__ == "_StridedShard":
+            parts *= size
+        elif not placement.is_replicate():
+            return None  # sums that nobody has added up
+    return ranks // parts
+
+
+def is_spread_over(tensor: Tensor, ranks: int) -> bool:
+    """All of so many ranks have a place in its mesh, so that they train one model."""
+    sharded: Any = tensor
+    return is_sharded(tensor) and bool(sharded.device_mesh.size() == ranks)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
-from stayfinite.shards import is_sharded, local, spread_over, whole
+from stayfinite.shards import holders, is_sharded, is_spread_over, local, whole
 from stayfinite.watch.finite import peak
 from stayfinite.watch.outside_autocast import is_refused_by_autocast, outside_autocast
 
@@ -45,15 +45,25 @@ class Reading:
         return whole(self.as_torch_has_it)
 
     def own_part(self, ranks: int) -> Tensor | None:
-        """Of gradients that are sharded over all ranks: this rank's part of the norm, without asking the others.
+        """Of a model that is sharded over all ranks: this rank's part of the norm, without asking the others.
 
         None where it is not needed, because somebody has asked for the whole, or cannot be.
         """
         known = self._norm_of_all is not None or not self.gradients
-        if known or not all(spread_over(gradient, ranks) for gradient in self.gradients):
+        if known or not any(is_spread_over(gradient, ranks) for gradient in self.gradients):
             return None
+        by_holders: dict[int, list[Tensor]] = {}
+        for gradient in self.gradients:
+            count = holders(gradient, ranks)
+            if count is None:
+                return None
+            by_holders.setdefault(count, []).append(local(gradient))
         with torch.no_grad():
-            return self._norm_of([local(gradient) for gradient in self.gradients], None)
+            norms = {count: self._norm_of(parts, None) for count, parts in by_holders.items()}
+            if set(norms) == {1}:
+                return norms[1]
+            # What several ranks hold counts once: each of them has its share of the square.
+            return _norm_of_norms([norm / count**0.5 for count, norm in norms.items()])
 
     @torch.no_grad()
     def _norm(self, dtype: torch.dtype | None) -> Tensor:
