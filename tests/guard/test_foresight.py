@@ -366,6 +366,30 @@ def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
     guard.close()
 
 
+@pytest.mark.parametrize(("largest", "kept"), [(4e4, 36), (5e4, 36), (6e4, 4)])
+def test_a_state_at_the_edge_does_not_take_the_place_of_one_with_room(
+    largest: float, kept: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1, bias=False).half()
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    for step in range(40):
+        size = largest if step > 6 else 4e4
+        batch = torch.full((1, 1), size + 100 * (step % 7)).half()
+        guard.step(lambda batch=batch: model(batch).float().mean())
+    assert guard.counters.skipped == 0 and not events(tmp_path, "rollback")
+    assert guard.recovery.last_good.step == kept
+    for step in range(
+        40, 60
+    ):  # until it is old: more would be lost by going back than a copy without room costs
+        batch = torch.full((1, 1), largest + 100 * (step % 7)).half()
+        guard.step(lambda batch=batch: model(batch).float().mean())
+    assert guard.recovery.last_good.step == 52
+    guard.close()
+
+
 def test_bad_batches_under_an_alarm_are_skipped_as_ever(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Growing(1.02)
