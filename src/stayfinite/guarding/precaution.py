@@ -64,8 +64,8 @@ class Precaution:
         begins, self._grew = growing > 0 and not self._grew, growing > 0
         if growing:
             return begins and foresight.is_steady
-        if not foresight.alarmed:
-            return False
+        if not foresight.alarmed or foresight.has_grown:
+            return False  # what grew and rests for a while is not from before its growth
         since = [last for last in (self._kept, foresight.failed_last) if last is not None]
         if since and step - max(since) < _STEPS_BETWEEN_COPIES:
             return False
