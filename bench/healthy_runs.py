@@ -1,4 +1,4 @@
-"""Twenty healthy trainings of different kinds: no forecast, no refused step, no finding.
+"""Twenty-eight healthy trainings of different kinds: no forecast, no refused step, no finding.
 
     python bench/healthy_runs.py [NAME ...]
 
@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, LRScheduler
 
 from stayfinite import Guard
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import healthy_changes as changes
 
 Loss = Callable[[], Tensor]
 Made = tuple[nn.Module, Loss]
@@ -308,6 +311,14 @@ KINDS: dict[str, tuple[Callable[[], Made], int, float, str]] = {
     "attention pooling": (attention_pooling, 300, 1e-3, ""),
     "gates that grow from 0, float16": (growing_from_zero, 300, 3e-3, "scaler"),
     "outputs that must become large": (large_targets, 500, 1e-1, ""),
+    "GPT, cosine with warm restarts": (gpt, 300, 2e-3, "restarts"),
+    "inputs that grow 100 times, float16": (changes.larger_inputs, 400, 3e-3, "scaler"),
+    "Adam without decay, 3,000 steps": (changes.growing_weights, 3000, 1e-2, "no decay"),
+    "temperature without a bound, float16": (changes.free_temperature, 500, 1e-2, "scaler"),
+    "RNN, sequences that grow": (changes.longer_sequences, 400, 1e-3, ""),
+    "batches that grow, summed loss": (changes.larger_batches, 400, 1e-3, ""),
+    "pictures that grow, float16": (changes.larger_pictures, 400, 1e-3, "scaler"),
+    "scaler that doubles every 10 steps": (changes.busy_scaler, 600, 1e-3, "busy scaler"),
 }
 
 
@@ -320,8 +331,16 @@ def run(name: str, folder: Path, steps: int | None = None) -> dict[str, float | 
     optimizer: torch.optim.Optimizer = (
         torch.optim.SGD(trained, rate, momentum=0.9) if extra == "sgd" else torch.optim.AdamW(trained, rate)
     )
-    schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100)) if extra == "warm-up" else None
+    if extra == "no decay":
+        optimizer = torch.optim.Adam(trained, rate)
+    schedule: LRScheduler | None = None
+    if extra == "warm-up":
+        schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))
+    elif extra == "restarts":
+        schedule = CosineAnnealingWarmRestarts(optimizer, 50)
     scaler = torch.amp.GradScaler("cpu") if extra == "scaler" else None
+    if extra == "busy scaler":
+        scaler = torch.amp.GradScaler("cpu", growth_interval=10)
     guard = Guard(model, optimizer, schedule, scaler, clip_norm=1.0, run_dir=folder, quiet=True)
     losses = [guard.step(loss).loss for _ in range(steps or usual)]
     guard.close()

@@ -74,6 +74,30 @@ def test_the_page_grows_with_the_run(
     assert browser.ask("return document.querySelectorAll('figure.chart').length") > 10
 
 
+def test_a_training_that_is_killed_is_not_taken_for_one_that_is_busy(
+    browser: Browser, served: tuple[Path, str, subprocess.Popen[str]]
+) -> None:
+    run, address, _ = served
+    script = Path(__file__).parents[1] / "report" / "ended_training.py"
+    state = "document.getElementById('live-state').textContent"
+    browser.open(address)
+    command = [sys.executable, str(script), str(run), "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+        assert training.stdout is not None and training.stdout.readline() == "training\n"
+        try:
+            browser.wait("Number(document.body.dataset.step) > 30")
+            assert browser.ask(f"return {state}") == "live"
+        finally:
+            training.kill()
+    browser.wait(f"{state}.startsWith('the run ended without closing')")
+    browser.picture("live-killed")
+    with subprocess.Popen([*command[:-1], "0"], stdout=subprocess.PIPE, text=True) as training:
+        assert training.wait() == 0
+    browser.wait(f"{state} === 'the run has ended'")
+    browser.wait("document.getElementById('timeline')?.innerText.includes('has ended and closed its record')")
+    assert browser.complaints() == []
+
+
 def test_hostile_text_stays_text_here_too(
     browser: Browser, served: tuple[Path, str, subprocess.Popen[str]]
 ) -> None:

@@ -117,6 +117,21 @@ def test_the_heat_map_shows_growth_in_time_and_depth(browser: Browser, pages: di
     assert "blocks.1" in browser.ask("return document.querySelector('.heat-tools output').textContent")
 
 
+def test_nothing_crosses_the_name_of_the_limit(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["full"])
+    above = browser.ask(
+        """
+        const svg = document.querySelector('[data-chart="run:largest output"] svg');
+        const name = svg.querySelector("text.limit-name").getBoundingClientRect();
+        const over = (node) => { const box = node.getBoundingClientRect();
+          return box.left < name.right && box.right > name.left && box.top < name.bottom - 2 && box.bottom > name.top; };
+        return [svg.querySelectorAll("path.a-forecast").length,
+                [...svg.querySelectorAll("path")].filter(over).map((node) => node.getAttribute("class"))];
+        """
+    )
+    assert above[0] == 1 and above[1] == []
+
+
 def test_forecasts_and_rollbacks_are_marked_on_the_heat_map(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["full"])
     marked = browser.ask(

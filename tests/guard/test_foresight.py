@@ -337,6 +337,26 @@ def test_growth_to_its_end_goes_back_at_once_and_far_down_with_the_rate(tmp_path
     guard.close()
 
 
+def test_growth_that_rests_is_not_copied_and_a_failure_goes_back_to_before_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Growing(1.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    while not guard._foresight.alarmed:
+        guard.step(lambda: model(torch.rand(4, 4)))
+    before, model.rate = guard.recovery.last_good.step, 1.0
+    for _ in range(18):
+        guard.step(lambda: model(torch.rand(4, 4)))
+    assert guard._foresight.alarmed and not guard._foresight.growing  # it rests, and has not calmed down
+    assert guard.recovery.last_good.step == before and not events(tmp_path, "keep")[1:]
+    for _ in range(2):  # while it rests it is not sampled at every step: one failure may not have been seen
+        if not guard.counters.rollbacks:
+            guard.step(lambda: model(1000 * torch.rand(4, 4)))
+    assert guard.counters.rollbacks == 1
+    assert f"the state of step {before};" in events(tmp_path, "rollback")[0]["what"]
+    guard.close()
+
+
 def test_growth_in_a_warm_up_lowers_the_rate_further_for_its_peak_is_still_to_come(tmp_path: Path) -> None:
     guard = grow(tmp_path, Policy(), steps=120, warm_up=200)
     assert guard.counters.rollbacks == 1 and guard.counters.lowerings == 3  # without one: see above
@@ -363,6 +383,30 @@ def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
         assert guard.counters.rolled_back <= 20
     else:  # a copy is taken only after a while without a failure
         assert guard.recovery.last_good.step == failing[0]
+    guard.close()
+
+
+@pytest.mark.parametrize(("largest", "kept"), [(4e4, 36), (5e4, 36), (6e4, 4)])
+def test_a_state_at_the_edge_does_not_take_the_place_of_one_with_room(
+    largest: float, kept: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1, bias=False).half()
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    for step in range(40):
+        size = largest if step > 6 else 4e4
+        batch = torch.full((1, 1), size + 100 * (step % 7)).half()
+        guard.step(lambda batch=batch: model(batch).float().mean())
+    assert guard.counters.skipped == 0 and not events(tmp_path, "rollback")
+    assert guard.recovery.last_good.step == kept
+    for step in range(
+        40, 60
+    ):  # until it is old: more would be lost by going back than a copy without room costs
+        batch = torch.full((1, 1), largest + 100 * (step % 7)).half()
+        guard.step(lambda batch=batch: model(batch).float().mean())
+    assert guard.recovery.last_good.step == 52
     guard.close()
 
 

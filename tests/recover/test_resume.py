@@ -51,4 +51,4 @@ def test_the_record_goes_on_counting(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "second" / "run.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "event" not in line] == [5, 6, 7, 8]
     events = [line["event"] for line in lines if line.get("event", "vitals") != "vitals"]
-    assert events == ["start", "restore"]
+    assert events == ["start", "restore", "end"]

@@ -116,7 +116,7 @@ def test_every_part_is_there(full: str) -> None:
     for words in (
         "Remedies tried on the replay", "What went into the operation", "The path to the loss",
         "Growth, from the input",
-        "Forecast", "Found in the set-up", "Modules over time", "Timeline", "Environment", "A test that shows it",
+        "Forecast", "Also found in this run", "Modules over time", "Timeline", "Environment", "A test that shows it",
         "The same failure was seen 3 times", "Went back to the copy of step 780", "between step 1235 and 1295",
         "The file is not on this machine",
     ):  # fmt: skip

@@ -23,6 +23,8 @@ _STEADY = math.log(2.0)
 _SAMPLES_KEPT = 64
 _ENOUGH_FAILURES, _SOON = 2, 4
 """So many failures under an alarm within so many steps are what was foretold."""
+_ROOM, _LEAST_ROOM = 8, 4
+"""Samples that the room is the median of, at the most and at the least."""
 _MODULES_WRITTEN, _NEAREST = 48, 8
 """Always the same ones, and those nearest to their limit; all are measured."""
 
@@ -51,6 +53,7 @@ class Foresight:
         self._failures: deque[int] = deque(maxlen=_ENOUGH_FAILURES)  # steps, under an alarm
         self._grows = False  # the alarm is about a trend
         self._failed: int | None = None
+        self._since = 0  # the step at which the present course began
         self._written: tuple[str, ...] = ()
         self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
 
@@ -105,7 +108,7 @@ class Foresight:
     def went_back(self, step: int) -> None:
         """The run goes on from an earlier state: what was growing there is not growing now."""
         self._state, self._outlook, self._grows = forecast.init(), None, False
-        self._failed = step
+        self._failed = self._since = step
         self._failures.clear()
         self._schedule.went_back(step)
 
@@ -153,6 +156,12 @@ class Foresight:
     def is_steady(self) -> bool:
         """What is nearest to its limit has not grown much lately."""
         return self._state.risen <= _STEADY
+
+    @property
+    def room(self) -> float | None:
+        """How often the limit is as large as the output nearest to it, of late; None before that is known."""
+        seen = [_room(sample) for sample in self.samples if sample.step >= self._since][-_ROOM:]
+        return sorted(seen)[(len(seen) - 1) // 2] if len(seen) >= _LEAST_ROOM else None
 
     @property
     def failed_last(self) -> int | None:
@@ -226,7 +235,7 @@ def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:
     line: dict[str, Any] = {
         "modules": {name: [_short(m.max), _short(m.rms), _short(m.gain)] for name, m in chosen.items()}
     }
-    headroom = min(map(_headroom, sample.modules.values()), default=math.inf)
+    headroom = _room(sample)
     if headroom < math.inf:
         line["headroom"] = _short(headroom)
     if sample.groups:
@@ -242,6 +251,11 @@ def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:
     if sample.skipped:
         line["skipped"] = _short(sample.skipped)
     return line
+
+
+def _room(sample: VitalSample) -> float:
+    """The least of all modules; 0 if something left its range."""
+    return min(map(_headroom, sample.modules.values()), default=math.inf)
 
 
 def _headroom(module: ModuleVital) -> float:

@@ -13,6 +13,8 @@ from stayfinite.recover import RunStopped
 
 _STEPS_BETWEEN_COPIES = 16
 """Under an alarm without growth, and without a failure all the while."""
+_EDGE, _OLD = 1.2, 3 * _STEPS_BETWEEN_COPIES
+"""A state with less room than that does not take the place of one with more until that one is old."""
 
 
 class Precaution:
@@ -21,6 +23,7 @@ class Precaution:
     def __init__(self, run: GuardedRun) -> None:
         self._run = run
         self._kept: int | None = None
+        self._kept_room: float | None = None
         self._grew = False
         self._said: set[str] = set()
 
@@ -61,10 +64,19 @@ class Precaution:
         begins, self._grew = growing > 0 and not self._grew, growing > 0
         if growing:
             return begins and foresight.is_steady
-        if not foresight.alarmed:
-            return False
+        if not foresight.alarmed or foresight.has_grown:
+            return False  # what grew and rests for a while is not from before its growth
         since = [last for last in (self._kept, foresight.failed_last) if last is not None]
-        return not since or step - max(since) >= _STEPS_BETWEEN_COPIES
+        if since and step - max(since) < _STEPS_BETWEEN_COPIES:
+            return False
+        return self._leaves_room(step)
+
+    def _leaves_room(self, step: int) -> bool:
+        """A state at the edge would be gone back to and fail again with almost every batch."""
+        now, kept = self._run.foresight.room, self._kept_room
+        if self._kept is None or now is None or kept is None or step - self._kept >= _OLD:
+            return True
+        return now >= min(_EDGE, kept)
 
     def _warn(self, outlook: Outlook) -> None:
         """The finding once, until it has calmed down; every forecast into the record."""
@@ -86,7 +98,7 @@ class Precaution:
     def _keep_copy(self, step: int, keep: Callable[[int], None]) -> None:
         keep(step)
         if self._run.recovery.last_good.step == step:
-            self._kept = step
+            self._kept, self._kept_room = step, self._run.foresight.room
             self._run.reporter.note("keep", what=f"the state before step {step} was verified and kept")
 
     def _end(self, outlook: Outlook, stop: Callable[[], Path | None]) -> None:

@@ -196,4 +196,4 @@ class RunReporter:
     def close(self) -> None:
         self._end_streak()
         self._progress.close()
-        self._journal.close()
+        self._journal.close(self.step)

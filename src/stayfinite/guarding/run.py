@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from stayfinite.findings.process_mark import own_mark
 from stayfinite.guarding.arguments import new_run_dir, own_run_dir
 from stayfinite.guarding.foresight import Foresight
 from stayfinite.guarding.health import Health
@@ -77,7 +78,9 @@ class GuardedRun:
             scale_floor=policy.scale_floor,
         )
         weakref.finalize(self, self.foresight.close)
-        self.reporter.note("start", environment=environment(self.device), state_bytes=state.nbytes())
+        self.reporter.note(
+            "start", environment=environment(self.device), state_bytes=state.nbytes(), process=own_mark()
+        )
 
     def numbers_of(self, optimizers: Sequence[Optimizer]) -> list[int]:
         """The places of these optimizers among all of the run's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ class RunFiles:
         self._recorder = Recorder(run_dir, listeners=listeners)
         self._incidents = IncidentFolder(run_dir)
         self._device = device
+        self._opened_by, self._closed = os.getpid(), False
         self.path = self._recorder.path
 
     @property
@@ -71,7 +73,11 @@ class RunFiles:
         """Where an incident was filed; None for a run that leaves nothing on disk."""
         return self._incidents.root / filed.number if self._incidents.root is not None else None
 
-    def close(self) -> None:
+    def close(self, step: int) -> None:
+        """The record says that the run has ended, and was not killed: once, and not on behalf of a fork of it."""
+        if not self._closed and os.getpid() == self._opened_by:
+            self.event("end", step)
+        self._closed = True
         self._recorder.close()
 
 

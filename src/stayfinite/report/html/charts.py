@@ -6,7 +6,7 @@ from typing import Any
 
 from stayfinite.findings import Json
 from stayfinite.report.record.envelope import Envelope
-from stayfinite.report.record.loose import number, objects, whole
+from stayfinite.report.record.loose import number, objects, text, whole
 from stayfinite.report.record.run import Key, RunRecord
 
 TITLES = {
@@ -30,6 +30,9 @@ TITLES = {
     "seconds": "Seconds a step",
     "memory_mb": "Memory, MB",
 }
+_FORETOLD = {"loss scale": "scale", "argument of exp": "exponents"}
+"""How a forecast begins, and the quantity it is about; all others are about outputs."""
+
 _LAST = ("seconds", "memory_mb")
 _GROUPED = ("lr", "group update / weight", "group weight norm", "group gradient / sqrt(v)")
 
@@ -80,15 +83,24 @@ def record_charts(record: RunRecord) -> list[dict[str, Json]]:
         chart["series"] = {
             label(key): envelope.to_json() for key, envelope in record.series.items() if key[0] == quantity
         }
-        if quantity == "largest output" and (limit := forecast_limit(record)) is not None:
+        if (limit := forecast_limit(record, quantity)) is not None:
             chart["limit"] = limit
         made.append(chart)
     return made
 
 
-def forecast_limit(record: RunRecord) -> float | None:
-    """The limit that the newest forecast names."""
-    return number(record.forecasts[-1], "limit") if record.forecasts else None
+def forecast_limit(record: RunRecord, quantity: str) -> float | None:
+    """The limit that the newest forecast about it names."""
+    if quantity not in ("largest output", *_FORETOLD.values()):
+        return None
+    about = [line for line in record.forecasts if _foretold(text(line, "what")) == quantity]
+    return number(about[-1], "limit") if about else None
+
+
+def _foretold(what: str) -> str:
+    return next(
+        (quantity for begins, quantity in _FORETOLD.items() if what.startswith(begins)), "largest output"
+    )
 
 
 def compared_charts(records: dict[str, RunRecord]) -> list[dict[str, Json]]:

@@ -71,12 +71,11 @@ class GrowthRow:
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.module = text(data, "module", "?")
-        gain, rms, largest = number(data, "gain"), number(data, "rms"), number(data, "max")
-        self.gain, self.rms, self.max = figure(gain), figure(rms), figure(largest)
+        gain, largest = number(data, "gain"), number(data, "max")
+        self.gain, self.max = figure(gain), figure(largest)
         self.amplifies = gain is not None and not gain < _GAIN_WORTH_NAMING
-        size = largest if largest is not None else rms
-        self.height = math.log10(size) if size is not None and 0 < size < math.inf else None
-        self.bad = size is not None and not math.isfinite(size)
+        self.height = math.log10(largest) if largest is not None and 0 < largest < math.inf else None
+        self.bad = largest is not None and not math.isfinite(largest)
         self.share = 0.0
 
 

@@ -112,7 +112,7 @@ def run_data(view: RunView) -> dict[str, Json]:
         "actions": action_data(record),
         "incidents": [[step, number] for step, number in record.incident_steps],
         "heat": record.heat.to_json() if record.heat.columns else None,
-        "limit": charts.forecast_limit(record),
+        "limit": charts.forecast_limit(record, "largest output"),
     }
 
 

@@ -41,7 +41,7 @@ class RunView:
         times = self.record.times_seen
         self.incidents = [IncidentView(file, times.get(file.number, 1)) for file in contents.incidents]
         self.incidents_left_out = contents.incidents_left_out
-        self.audit = [FindingView(finding) for finding in self.record.findings]
+        self.audit = _once_each(self.record.findings)
 
     @property
     def worst(self) -> IncidentView | None:
@@ -151,6 +151,13 @@ class RunView:
     def remarks(self) -> list[str]:
         """What this page does not show."""
         made = []
+        if (
+            self.record.was_abandoned and not self.live
+        ):  # the live page says it in its head, as soon as it is so
+            made.append(
+                "The run ended without closing: its process is gone, killed or crashed. "
+                "Steps of its last second may be missing."
+            )
         if self.broken_lines:
             made.append(
                 f"{count(self.broken_lines, 'line')} of run.jsonl could not be read and were left out."
@@ -192,7 +199,9 @@ class ForecastView:
     def when(self) -> str:
         if self.low is None:
             return ""
-        if self.high is None or self.high == self.low:
+        if self.high is None:
+            return f"at step {figure(self.step + self.low)} at the earliest"
+        if self.high == self.low:
             return f"in about {figure(self.low)} steps, near step {figure(self.step + self.low)}"
         return (
             f"in {figure(self.low)} to {figure(self.high)} steps, between step {figure(self.step + self.low)} "
@@ -209,6 +218,16 @@ class ForecastView:
         return sentence(f"{self.what.rstrip('.')}{reaches}")
 
 
+def _once_each(findings: list[dict[str, Any]]) -> list[tuple[FindingView, int]]:
+    """The same finding about the same place again is one entry: the last, and how often it was said."""
+    found: dict[tuple[str, str, int | None], list[dict[str, Any]]] = {}
+    for finding in findings:
+        found.setdefault((text(finding, "code"), text(finding, "file"), whole(finding, "line")), []).append(
+            finding
+        )
+    return [(FindingView(same[-1]), len(same)) for same in found.values()]
+
+
 def _row(line: dict[str, Any]) -> Row:
     step = whole(line, "step") or 0
     kind = text(line, "event") or text(line, "action", "step")
@@ -219,6 +238,8 @@ def _row(line: dict[str, Any]) -> Row:
             f"{name} {text(environment, name)}" for name in ("torch", "device") if text(environment, name)
         ]
         words = "The run starts" + (f" ({', '.join(known)})" if known else "")
+    elif kind == "end":
+        words = "The run has ended and closed its record"
     elif kind == "finding":
         finding = mapping(line, "finding")
         words = f"{text(finding, 'code')} {text(finding, 'name')}: {text(finding, 'message')}"

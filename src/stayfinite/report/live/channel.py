@@ -60,7 +60,9 @@ class Channel:
         quiet = round(self.follower.quiet_seconds, 1)
         if change is None and not self.follower.has_begun and self._is_a_folder_of_runs():
             return dumps({"reload": True})
-        return dumps({**(change or {}), "quiet": quiet, "begun": self.follower.has_begun})
+        return dumps(
+            {**(change or {}), "quiet": quiet, "begun": self.follower.has_begun, "fate": self.follower.fate}
+        )
 
     def _is_a_folder_of_runs(self) -> bool:
         return not is_run_folder(self.follower.path) and bool(runs_in(self.follower.path))

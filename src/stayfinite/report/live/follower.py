@@ -28,6 +28,9 @@ _AT_ONCE = 8
 _LONG_TABLES = ("numbers", "vitals", "timeline")
 _LONG_TABLES_SECONDS = 2.0
 
+_LAST_WORDS_SECONDS = 2.0
+"""What a process wrote before it ended has been read by then."""
+
 
 class RunFollower:
     """One for each run folder, shared by all pages that show it; safe to call from several threads."""
@@ -71,6 +74,14 @@ class RunFollower:
     def quiet_seconds(self) -> float:
         """Since when nothing new was written."""
         return time.monotonic() - self.changed
+
+    @property
+    def fate(self) -> str:
+        """ "closed" by itself, "abandoned" (its process is gone, which may also have just closed it), or "" so far."""
+        if self.record.closed:
+            return "closed"
+        waited = self.quiet_seconds > _LAST_WORDS_SECONDS
+        return "abandoned" if waited and self.record.was_abandoned else ""
 
     @property
     def has_begun(self) -> bool:

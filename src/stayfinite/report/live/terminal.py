@@ -55,6 +55,7 @@ def _print_lines(root: Path, out: Console) -> None:
     """Where nothing can be redrawn: a line now and then, and every event once."""
     follower: RunFollower | None = None
     told = 0
+    fate: tuple[RunFollower, int | None] | None = None  # of which run it was said, and at which step
     step: int | None = None
     while True:
         follower = _newest(root, follower)
@@ -73,6 +74,9 @@ def _print_lines(root: Path, out: Console) -> None:
         for row in rows[told:]:
             out.print(Text(f"step {row.first}: {row.kind} {row.words}"), soft_wrap=True)
         told = len(rows)
+        if follower.fate == "abandoned" and fate != (follower, step):
+            out.print(Text(_FATES["abandoned"]), soft_wrap=True)
+            fate = (follower, step)
         time.sleep(_PLAIN_SECONDS)
 
 
@@ -94,12 +98,22 @@ def picture(follower: RunFollower, width: int, height: int) -> RenderableType:
         parts.append(Text(view.worst.began.replace("`", "")))
         parts += [Text(f"What to do: {finding.fix}", style="green") for finding in view.worst.findings[:1]]
     quiet = follower.quiet_seconds
-    parts.append(Text(view.counts + (f" Nothing new for {quiet:.0f} s." if quiet > 15 else "")))
+    parts.append(Text(f"{view.counts} {_FATES.get(follower.fate) or _since(quiet)}".rstrip()))
     parts += [Text(f"Forecast: {f.sentence.replace('`', '')}", style="yellow") for f in view.forecasts[:1]]
     parts.append(_plots(view, max(10, width - 50)))
     parts += list(heat_strips(view.record, _MODULES, max(8, width - 68)))
     parts.append(_events(view, max(2, min(_ROWS, height - 22))))
     return Group(*parts)
+
+
+_FATES = {
+    "closed": "The run has ended.",
+    "abandoned": "The run ended without closing: its process is gone, killed or crashed.",
+}
+
+
+def _since(quiet: float) -> str:
+    return f"Nothing new for {quiet:.0f} s." if quiet > 15 else ""
 
 
 def _plots(view: RunView, width: int) -> Table:

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from stayfinite.findings import Json, jsonable
+from stayfinite.findings.process_mark import lives
 from stayfinite.report.record.envelope import Envelope
 from stayfinite.report.record.heat import HeatMap
 from stayfinite.report.record.loose import mapping, objects, text, to_number, whole
@@ -32,6 +33,8 @@ class RunRecord:
 
     def __init__(self) -> None:
         self.environment: dict[str, Any] = {}
+        self.process: dict[str, Any] = {}  # which one writes the record
+        self.closed = False  # by the run itself
         self.earlier_runs = 0
         self._resumes = False
         self._clear()
@@ -96,6 +99,11 @@ class RunRecord:
         return sum(self.actions.values())
 
     @property
+    def was_abandoned(self) -> bool:
+        """It ended without closing: nobody can write the rest of it any more, as far as can be known from here."""
+        return not self.closed and lives(self.process) is False
+
+    @property
     def events(self) -> list[dict[str, Any]]:
         return [*self.first_events, *self.last_events]
 
@@ -107,6 +115,7 @@ class RunRecord:
         kind = text(line, "event")
         if kind == "start":
             self.environment = mapping(line, "environment") or self.environment
+            self.process, self.closed = mapping(line, "process"), False
         if kind == "vitals":
             self._vitals(line, step)
             return
@@ -121,6 +130,8 @@ class RunRecord:
             number_of = text(line, "incident")
             self.incident_steps.append((step, number_of))
             self.times_seen[number_of] = whole(line, "times") or 1
+        elif kind == "end":
+            self.closed = True
         self._note(line)
 
     def _note(self, line: dict[str, Any]) -> None:

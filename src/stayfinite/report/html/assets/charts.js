@@ -1,7 +1,7 @@
 // Plots as SVG: envelopes (least and greatest of every bucket), non-finite values as marks in a lane of their own.
 // Text from the data is set as text only. Nothing here knows where the data come from.
 
-const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22, LANE = 15, HEIGHT = 180;
+const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22, LANE = 15, NAME_LANE = 14, HEIGHT = 180;
 const KNOWN_ACTIONS = ["skip", "lower-lr", "rollback", "stop", "backoff", "leave-out", "forecast"];
 const FULL_HEIGHT_ACTIONS = ["lower-lr", "rollback", "stop", "forecast"];
 
@@ -104,9 +104,11 @@ class Chart {
       }
     }
     const finite = low <= high;
-    if (finite && typeof this.spec.limit === "number" && this.spec.limit > 0) high = Math.max(high, this.spec.limit);
+    const limited = finite && typeof this.spec.limit === "number" && this.spec.limit > 0;
+    if (limited) { low = Math.min(low, this.spec.limit); high = Math.max(high, this.spec.limit); }
     const lane = nan + inf ? LANE : 0;
-    const room = HEIGHT - TOP - BOTTOM - lane, top = TOP + lane;
+    const above = limited ? NAME_LANE : 0; // the name of the limit stands above everything that it could be crossed by
+    const room = HEIGHT - TOP - BOTTOM - lane - above, top = TOP + lane + above;
     const scale = finite ? new Scale(low, high, room) : new Scale(0, 1, room);
     const y = (value) => top + scale.y(value);
     this.svg.replaceChildren();
@@ -115,7 +117,7 @@ class Chart {
     this.drawActions(top, room);
     shown.forEach((list, i) => this.drawSeries(list, i, y));
     shown.forEach((list) => this.drawMarks(list));
-    if (finite && typeof this.spec.limit === "number" && this.spec.limit > 0) this.drawLimit(y(this.spec.limit));
+    if (limited) this.drawLimit(y(this.spec.limit), top);
     this.cursorLayer = svgNode("g", {}, this.svg);
     const steps = `steps ${Math.ceil(from).toLocaleString("en")} to ${Math.floor(to).toLocaleString("en")}`;
     const span = finite ? `, from ${figure(low)} to ${figure(high)}` : ", no finite value";
@@ -202,9 +204,10 @@ class Chart {
     }
   }
 
-  drawLimit(at) {
-    svgNode("path", { class: "limit", d: `M${LEFT} ${at.toFixed(1)}h${this.plotWidth()}` }, this.svg);
-    svgNode("text", { x: LEFT + this.plotWidth(), y: (at - 4).toFixed(1), "text-anchor": "end" }, this.svg).textContent = `limit ${figure(this.spec.limit)}`;
+  drawLimit(at, top) {
+    const right = LEFT + this.plotWidth();
+    svgNode("path", { class: "limit", d: `M${LEFT} ${at.toFixed(1)}H${right}` }, this.svg);
+    svgNode("text", { class: "limit-name", x: right, y: top - 3, "text-anchor": "end" }, this.svg).textContent = `limit ${figure(this.spec.limit)}`;
   }
 
   drawCursor() {

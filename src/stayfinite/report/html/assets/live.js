@@ -37,6 +37,8 @@ const Live = {
 
   tellAge(message) {
     if (!message.begun) this.tell("", "waiting for the run to begin");
+    else if (message.fate === "closed") this.tell("", "the run has ended");
+    else if (message.fate === "abandoned") this.tell("off", "the run ended without closing: its process is gone, killed or crashed");
     else if (message.quiet < 15) this.tell("on", "live");
     else this.tell("", `nothing new for ${age(message.quiet)}: the run has ended, was killed, or is busy`);
   },
