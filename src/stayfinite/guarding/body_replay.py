@@ -60,6 +60,22 @@ class BodyReplay(TrialReplay):
                 failures = [FailedStep(1, "state", "loss")] if self._bad else []
         return TrialResult(failures=failures, losses=losses, steps=steps, applied=applied)
 
+    def make(
+        self, batches: Sequence[Any], around: Callable[[Any], AbstractContextManager[Any]], after: int
+    ) -> None:
+        """Run the body with many batches, each with its update, and keep what comes of it."""
+        self._keeps_updates = True
+        self._clear()
+        with self._receiver.receiving(self):
+            self._body(batches, self._texts, around, after=after)
+
+    def outcome(self) -> tuple[float, bool, int]:
+        """The mean loss since the last call, whether anything was bad, and how many updates were made."""
+        losses = [loss for _, loss in self._losses]
+        found = sum(losses) / len(losses) if losses else float("nan"), self._bad, self._applied
+        self._losses, self._bad, self._applied = [], False, 0
+        return found
+
     def _is_bad(self, calls: Sequence[Call]) -> bool:
         self._clear()
         self._bad = False

@@ -27,10 +27,22 @@ class LogFloor(Remedy):
     def ways(self, case: Case) -> Iterator[Prescription]:
         """Far below healthy values; where some lie below that, at the smallest number of full precision."""
         if case.site is not None:
-            for floor in (smallest(case), smallest_normal(case)):
+            # The size of a box is a number of pixels: far below them its logarithm would be an absurd target.
+            floors = (
+                (margin(case),)
+                if case.kind is Kind.BOX_WITHOUT_SIZE
+                else (smallest(case), smallest_normal(case))
+            )
+            for floor in floors:
                 edits = tuple(_with(case, lambda text, floor: f"{text}.clamp_min({floor})", floor))
                 if edits:
                     yield Prescription(self, case.site.file, edits)
+
+    def fits(self, case: Case) -> bool:
+        """A box of no size may have a smallest one; a negative size is another mistake."""
+        if case.kind is Kind.BOX_WITHOUT_SIZE:
+            return case.operand is not None and not case.operand.negatives
+        return super().fits(case)
 
 
 class LogEps(Remedy):
