@@ -41,6 +41,8 @@ class BodyTrajectory(Trajectory):
         return swapped(texts, required=not self._body.edited(texts))
 
     def _make(self, steps: Sequence[PastStep], factor: float, log: CourseLog) -> None:
+        if factor == 1.0:  # as it was then; a run that goes back goes on counting
+            self._recovery.ladder.counters.applied -= max(0, len(steps) - FURTHER - 1)
         replay = BodyReplay(self._recovery, self._attempt, self._body, self._texts)
         begins, ends, batches = _schedule(steps)
         after = sum(len(step.window.batches) for step in steps[len(steps) - FURTHER :])

@@ -27,6 +27,7 @@ from stayfinite.launch.session import Session
 from stayfinite.prove.expression import ExpressionRecord
 from stayfinite.prove.trial import Plan, TrialResult
 
+_FURTHER_AFTER_FAILURE = 3  # of an untouched run, which may have more than one place to look at
 _TRAINED = ("parameter", "optimizer state")  # a buffer may hold -Inf by design: a mask
 
 
@@ -99,17 +100,21 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
             tell(ScriptEnd(code))
         leave(code)
 
+    further = 0 if plan.texts or plan.remedies else _FURTHER_AFTER_FAILURE
+
     def end_when_settled(record: StepRecord) -> None:
+        nonlocal further
         if session.detector.suspicions.is_settled:
-            hard_exit(0)  # a remedy that has failed needs no further steps
+            if further == 0:
+                hard_exit(0)  # what has failed needs no further steps
+            further -= 1
 
     os._exit = hard_exit  # type: ignore[assignment]
     with ExitStack() as stack:
         stack.enter_context(record.in_effect())
         _install(plan.texts)
         session.start()
-        if plan.texts or plan.remedies:
-            session.history.listeners.append(end_when_settled)
+        session.history.listeners.append(end_when_settled)
         if arranged is not None:
             arranged.install()
         for remedy in plan.remedies:

@@ -9,7 +9,7 @@ from stayfinite.remedies.floors import margin, smallest, smallest_normal
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, with_argument
 
-_LOGS = ("log", "log2", "log10", "log1p", "logit")
+_LOGS = ("log", "log2", "log10", "log1p", "logit", "lgamma")
 _KINDS = frozenset({
     Kind.LOG_OF_ZERO, Kind.FREQUENCY_ZERO, Kind.EPS_VANISHED, Kind.RATIO_INTO_LOG, Kind.SCALE_NOT_POSITIVE,
 })  # fmt: skip
@@ -67,6 +67,8 @@ def _with(case: Case, change: Callable[[str, str], str], floor: str, *, add: boo
         if inside is None:
             continue
         here = f"-1 + {margin(case)}" if called(node) == "log1p" and not add else floor
+        if called(node) == "lgamma":
+            here = margin(case)  # its slope at x is -1/x
         text = with_argument(node, site, 0, change(site.term(inside), here))
         if text is not None:
             found.append(site.replace(node, text))
