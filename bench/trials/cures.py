@@ -58,6 +58,8 @@ IS: Final[dict[str, tuple[str, ...]]] = {
     "smoothed-count": ("smoothed count",),
     "spread-of-one": ("deviation of one",),
     "warm-up": ("rate",),
+    "weighted-log": ("floor", "log space"),
+    "fresh-moments": ("poisoned state",),
 }
 """What each remedy is. A lower rate and clipping are of no kind: a truth about a rate means the schedule, not those."""
 

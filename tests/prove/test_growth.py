@@ -1,5 +1,6 @@
 """A rate or growth as the cause: the steps since the last good copy are made again, and what cures them is proved."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stayfinite import Guard, Policy
+from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings import Incident
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import MOST_STEPS, PastSteps
@@ -88,6 +89,35 @@ def test_going_back_at_a_lower_rate_is_tried_over_the_same_steps(
     tried = {one.remedy: one for one in incident.tried}
     assert same and tried["rolled-back"].verdict == "proved", incident.tried
     assert tried["rolled-back"].steps == 20 and "0.5 times" in tried["rolled-back"].sentence
+
+
+@needs_fork
+def test_the_steps_of_a_watched_loop_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own body, with its own update, its own counter and its own schedule."""
+    monkeypatch.delenv("STAYFINITE_PROVE", raising=False)
+    torch.manual_seed(0)
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), 0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    guard = Guard(
+        model, optimizer, schedule, run_dir=tmp_path, quiet=True, policy=Policy(foresee="warn", stop_after=1)
+    )
+    batches = [torch.randn(16, 8) for _ in range(100)]
+    numbers = []
+    with pytest.raises(RunStopped):
+        for number, batch in enumerate(guard.watch(batches)):
+            numbers.append(number)
+            optimizer.zero_grad()
+            loss = squared(model, batch)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    found = json.loads((guard.run_dir / "incidents" / "0001" / "incident.json").read_text())
+    incident = Incident.from_json(found)
+    tried = {one.remedy: one for one in incident.tried}
+    assert numbers == list(range(len(numbers)))  # what a child did with them is lost
+    assert tried["rolled-back"].verdict == "proved" and tried["rolled-back"].steps == 20, incident.tried
+    assert tried["lower-rate"].verdict == "proved" and tried["lower-rate"].steps == 20
 
 
 class Scaled(nn.Module):

@@ -38,7 +38,7 @@ class BodyReplay(TrialReplay):
     ) -> None:
         super().__init__(recovery, attempt)
         self._body, self._receiver, self._texts = body, body.receiver, texts
-        self._keeps_updates = False
+        self._keeps_updates = self._counts = False
         self._bad = False
         self._applied = 0
         self._losses: list[tuple[int, float]] = []
@@ -59,6 +59,22 @@ class BodyReplay(TrialReplay):
                 self._run(healthy.batches)
                 failures = [FailedStep(1, "state", "loss")] if self._bad else []
         return TrialResult(failures=failures, losses=losses, steps=steps, applied=applied)
+
+    def make(
+        self, batches: Sequence[Any], around: Callable[[Any], AbstractContextManager[Any]], after: int
+    ) -> None:
+        """Run the body with many batches, each with its update, and keep what comes of it."""
+        self._keeps_updates = self._counts = True
+        self._clear()
+        with self._receiver.receiving(self):
+            self._body(batches, self._texts, around, after=after)
+
+    def outcome(self) -> tuple[float, bool, int]:
+        """The mean loss since the last call, whether anything was bad, and how many updates were made."""
+        losses = [loss for _, loss in self._losses]
+        found = sum(losses) / len(losses) if losses else float("nan"), self._bad, self._applied
+        self._losses, self._bad, self._applied = [], False, 0
+        return found
 
     def _is_bad(self, calls: Sequence[Call]) -> bool:
         self._clear()
@@ -95,6 +111,8 @@ class BodyReplay(TrialReplay):
         with self._taken_back():
             step(*([lambda: value] if closure is not None else []))
             self._applied += 1
+            if self._counts and self._applied == 1:
+                self._recovery.ladder.counters.applied += 1  # which the body may read
             with self.only_looking():
                 self._bad = not all(bool(torch.isfinite(p.detach()).all()) for p in parameters)
             if self._bad:

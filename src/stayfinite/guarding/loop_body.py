@@ -83,12 +83,17 @@ class LoopBody:
         batches: Sequence[Any],
         texts: Mapping[str, str],
         around: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
+        *,
+        after: int = 0,
     ) -> None:
-        """Run it with each of these batches, as these texts have it; `around(batch)` is entered for each."""
+        """Run it with each of these batches, as these texts have it; `around(batch)` is entered for each.
+
+        The last one has the place in the loop that the body is at now, or the one before the last `after`.
+        """
         frame = self._frame
         in_function = frame.f_locals is not frame.f_globals
         names = {**frame.f_globals, **frame.f_locals} if in_function else frame.f_globals
-        names[_BATCHES] = self._items(batches, around)
+        names[_BATCHES] = self._items(batches, around, len(batches) - 1 - after)
         names[_LEFT] = _Left
         code = compile(_module(self._loop(texts)), frame.f_code.co_filename, "exec", dont_inherit=True)
         try:
@@ -99,11 +104,11 @@ class LoopBody:
             names.pop(_BATCHES).close()
 
     def _items(
-        self, batches: Sequence[Any], around: Callable[[Any], AbstractContextManager[Any]]
+        self, batches: Sequence[Any], around: Callable[[Any], AbstractContextManager[Any]], present: int
     ) -> Generator[Any, None, None]:
         for number, batch in enumerate(batches):
             with around(batch):
-                yield self._item(batch, number - len(batches) + 1)
+                yield self._item(batch, number - present)
 
     def _loop(self, texts: Mapping[str, str]) -> ast.For:
         return _loops(texts[self.file])[self._number] if self.file in texts else self._plain

@@ -62,11 +62,6 @@ class PastSteps:
             self._incomplete = stamp
             self._drop()
 
-    def keep_newest(self, stamp: Stamp, attempt: Attempt, rng: RngState | None) -> None:
-        """Of a loop whose steps are not made again one after the other: only the last batch."""
-        self._kept.clear()
-        self._kept.append(PastStep(stamp, Window(batches=attempt.window.batches), rng, tuple(attempt.rates)))
-
     def _drop(self) -> None:
         self._bytes -= self._kept.popleft().nbytes
 

@@ -20,6 +20,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.body_replay import BodyReplay, calls_of
+from stayfinite.guarding.body_trajectory import BodyTrajectory
 from stayfinite.guarding.past_steps import PastStep
 from stayfinite.guarding.rate_trials import RateTrials
 from stayfinite.guarding.sample_calls import batch_size, spread, with_samples
@@ -136,13 +137,17 @@ class StepProof:
         if past is None or not self.recovery.last_good.available:
             self._only_this_batch(report, places)
             return
-        trials = RateTrials(
-            Trajectory(self.recovery, self.attempt, past, self.recovery.lower_by), case, end, self.say
-        )
+        trials = RateTrials(self._trajectory(past), case, end, self.say)
         report.tried = trials.added_to(report, tried.attempted)
         report.tried.sort(key=lambda one: (one.control, not one.proved))
         if trials.remark and (not report.remark or report.proved is not None):
             report.remark = trials.remark
+
+    def _trajectory(self, past: Sequence[PastStep]) -> Trajectory:
+        body, lower_by = self.attempt.body, self.recovery.lower_by
+        if self.attempt.window.calls or body is None:
+            return Trajectory(self.recovery, self.attempt, past, lower_by)
+        return BodyTrajectory(self.recovery, self.attempt, past, lower_by, body)
 
     def _only_this_batch(self, report: ProofReport, places: Replays | None) -> None:
         """The steps since the copy are gone: all that can be said is how this batch does in it."""

@@ -57,7 +57,7 @@ class StepProofs:
         if self._can_fork is None:  # where it cannot, nothing of a loop is held on to
             self._can_fork = obstacle() is None
         if self._can_fork:
-            self._past.keep_newest(self._stamp(), attempt, rng)
+            self._past.add(self._stamp(), attempt, rng)
 
     def _stamp(self) -> Stamp:
         recovery = self._run.recovery
@@ -87,15 +87,19 @@ class StepProofs:
             self._past.newest,
             self._settings.seconds,
             lambda text: reporter.note("proof", text=text),
-            self._since_the_copy() if attempt.window.calls else None,
+            self._since_the_copy(attempt),
         )
         try:
             proof.prove(incident, evidence)
         except Exception as error:  # noqa: BLE001 - a proof that fails must not end the training it is for
             incident.proof_remark = f"trying remedies failed: {type(error).__name__}: {error}"
 
-    def _since_the_copy(self) -> list[PastStep] | None:
-        """None on several ranks: one that made them again alone would train on its own gradients."""
-        if self._run.ranks.together or not self._run.recovery.last_good.available:
+    def _since_the_copy(self, attempt: Attempt) -> list[PastStep] | None:
+        """None on several ranks: one that made them again alone would train on its own gradients. None for a loop with
+        a scaler of its own, which goes its own way from a copy."""
+        recovery = self._run.recovery
+        if self._run.ranks.together or not recovery.last_good.available:
+            return None
+        if not attempt.window.calls and recovery.scaling.on:
             return None
         return self._past.since(self._stamp())

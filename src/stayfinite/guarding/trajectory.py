@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +49,34 @@ class Course:
         return self.failed_at is None and not self.error
 
 
+class CourseLog:
+    """What a child writes down of its steps."""
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._sizes: list[float] = []
+        self._made = 0
+
+    def add(self, loss: float, sizes: Sequence[float], *, good: bool) -> None:
+        self._losses.append(loss)
+        size = max(sizes, default=0.0)
+        self._sizes.append(size if math.isfinite(size) else 1e300)
+        self._made += good
+
+    def told(self) -> dict[str, Any]:
+        """For `Course`; a step that was begun and is not made is the one that failed."""
+        ends = [self._losses[0], self._losses[-1]] if self._losses else [math.nan, math.nan]
+        first, last = (loss if math.isfinite(loss) else None for loss in ends)
+        failed_at = self._made if self._made < len(self._losses) else None
+        return {
+            "made": self._made,
+            "failed_at": failed_at,
+            "sizes": list(self._sizes),
+            "first_loss": first,
+            "loss": last,
+        }
+
+
 class Trajectory:
     """`past` are the steps that were applied since the copy; the failing one comes after them."""
 
@@ -72,7 +100,7 @@ class Trajectory:
         """The failing step in the state in which it failed, and further ones."""
 
         def work() -> Json:
-            with swapped(texts):
+            with self._swapped(texts):
                 return self._run(remedies, 1.0, from_copy=False)
 
         return self._child(seconds, work)
@@ -126,7 +154,7 @@ class Trajectory:
         return Course(**{**told, "sizes": tuple(told["sizes"])}, seconds=took)
 
     def _run(self, remedies: Sequence[Remedy], factor: float, *, from_copy: bool) -> Json:
-        transaction, optimizers = self._recovery.transaction, self._attempt.optimizers
+        transaction = self._recovery.transaction
         own = PastStep((0, 0), self._attempt.window, transaction.rng, tuple(self._attempt.rates))
         if from_copy:
             self._recovery.last_good.restore()
@@ -134,32 +162,38 @@ class Trajectory:
         else:
             transaction.undo(restore_rng=True)
             steps = [own]
-        again = [step for step in self._past if step.window.calls] or [own]
+        again = self._past or [own]
         steps += [again[number % len(again)] for number in range(FURTHER)]
-        told: dict[str, Any] = {"made": 0, "failed_at": None, "sizes": [], "first_loss": None, "loss": None}
-        scale = _Scale(self._recovery)
+        log = CourseLog()
         with ExitStack() as stack:
             for remedy in remedies:
                 context = remedy.applied()
                 if context is not None:
                     stack.enter_context(context)
-            for number, step in enumerate(steps):
-                if step.rng is not None and number < len(steps) - FURTHER:
-                    step.rng.restore()
-                self._set_rates(step.rates, factor)
-                with _largest_output() as sizes:
-                    loss = self._gradients(step.window, scale)
-                told["sizes"].append(max(sizes, default=0.0))
-                told["first_loss"] = loss if number == 0 else told["first_loss"]
-                told["loss"] = loss
-                if not math.isfinite(loss) or not (self._update(scale) and _finite(optimizers)):
-                    told["failed_at"] = number
-                    break
-                told["made"] += 1
-        told["sizes"] = [size if math.isfinite(size) else 1e300 for size in told["sizes"]]
-        told["loss"] = loss if math.isfinite(loss) else None
-        told["first_loss"] = told["first_loss"] if math.isfinite(told["first_loss"]) else None
-        return told
+            self._make(steps, factor, log)
+        return log.told()
+
+    def _swapped(self, texts: Mapping[str, str]) -> AbstractContextManager[None]:
+        """The functions as these texts have them, while entered."""
+        return swapped(texts)
+
+    def _make(self, steps: Sequence[PastStep], factor: float, log: CourseLog) -> None:
+        """One step after the other, until one is not finite."""
+        scale = _Scale(self._recovery)
+        for number, step in enumerate(steps):
+            self._prepare(step, factor, repeated=number >= len(steps) - FURTHER)
+            with largest_output() as sizes:
+                loss = self._gradients(step.window, scale)
+            good = math.isfinite(loss) and self._update(scale) and _finite(self._attempt.optimizers)
+            log.add(loss, sizes, good=good)
+            if not good:
+                return
+
+    def _prepare(self, step: PastStep, factor: float, *, repeated: bool) -> None:
+        """Random numbers and learning rates as the step had them; `repeated`: it comes after the failing one."""
+        if step.rng is not None and not repeated:
+            step.rng.restore()
+        self._set_rates(step.rates, factor)
 
     def _gradients(self, window: Window, scale: _Scale) -> float:
         for optimizer in self._attempt.group:
@@ -230,7 +264,7 @@ def _finite(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
 
 
 @contextmanager
-def _largest_output() -> Iterator[list[float]]:
+def largest_output() -> Iterator[list[float]]:
     """The largest magnitude that leaves each module, while entered."""
     sizes: list[float] = []
 

@@ -209,7 +209,8 @@ class Session:
 
     @property
     def first_failing_step(self) -> int:
-        return min((s.step for s in self._unexplained()), default=self.history.step)
+        """Which failure is spoken of: a number that the script reads after its last step is none of a step."""
+        return min((s.step for s in self.failures()), default=self.history.step)
 
     @property
     def seconds(self) -> float:

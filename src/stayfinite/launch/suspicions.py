@@ -120,6 +120,11 @@ class Suspicions:
             return False
         return suspicion.touched_state or not suspicion.progress
 
+    @property
+    def is_settled(self) -> bool:
+        """One of them is a failure whatever comes: it has been trained on."""
+        return any(s.touched_state and not s.expected and s.kind not in _WEAK for s in self.all)
+
     def handled(self) -> list[Suspicion]:
         """Bad values that the script met and dealt with."""
         return [

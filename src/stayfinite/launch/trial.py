@@ -18,6 +18,7 @@ import torch
 
 from stayfinite.findings.mechanism.classify import judge
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import StepRecord
 from stayfinite.launch import beginning, script
 from stayfinite.launch.arranged_step import ArrangedStep
 from stayfinite.launch.options import Options
@@ -25,6 +26,9 @@ from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
 from stayfinite.prove.expression import ExpressionRecord
 from stayfinite.prove.trial import Plan, TrialResult
+
+_FURTHER_AFTER_FAILURE = 3  # of an untouched run, which may have more than one place to look at
+_TRAINED = ("parameter", "optimizer state")  # a buffer may hold -Inf by design: a mask
 
 
 def run_trial(options: Options, state: Path, plan: Plan, seconds: float) -> TrialResult:
@@ -96,11 +100,21 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
             tell(ScriptEnd(code))
         leave(code)
 
+    further = 0 if plan.texts or plan.remedies else _FURTHER_AFTER_FAILURE
+
+    def end_when_settled(record: StepRecord) -> None:
+        nonlocal further
+        if session.detector.suspicions.is_settled:
+            if further == 0:
+                hard_exit(0)  # what has failed needs no further steps
+            further -= 1
+
     os._exit = hard_exit  # type: ignore[assignment]
     with ExitStack() as stack:
         stack.enter_context(record.in_effect())
         _install(plan.texts)
         session.start()
+        session.history.listeners.append(end_when_settled)
         if arranged is not None:
             arranged.install()
         for remedy in plan.remedies:
@@ -152,4 +166,5 @@ def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> T
         learns=record.learns,
         inputs=record.inputs,
         applied=session.history.updates,
+        left_bad=tuple(sorted(name for owner, name in session.bad_state if owner in _TRAINED)),
     )

@@ -38,7 +38,6 @@ def quality(one: Attempted) -> tuple[object, ...]:
         tried.control,
         not tried.proved,
         crude,
-        one.learns is False,
         rough,
         rank,
         len(one.remedies),

@@ -107,6 +107,9 @@ class Counterfactual:
         unfinished = sum(not one.finished for one in self._done)
         if unfinished:
             return f"{unfinished} of {len(self._done)} trials did not come to their end, and no other makes it finite"
+        finite = [one.tried for one in self._done if one.tried.finite and not one.tried.control]
+        if finite:
+            return f"with {finite[0].remedy} it is {finite[0].reason}"
         return "no remedy that was tried makes it finite"
 
     @property

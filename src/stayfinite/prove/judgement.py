@@ -36,6 +36,8 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
         later = result.failures[0].step - stage.step.step
         when = f", {later} steps later" if later > 0 else ""
         return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
+    if result.left_bad:
+        return f"every step is finite, but {result.left_bad[0]} is not any more"
     return "no update was made any more"
 
 

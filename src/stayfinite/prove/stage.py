@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from stayfinite.findings.mechanism.kind import Judged, Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.prove.expression import looked_at
 from stayfinite.prove.trial import TrialResult
+from stayfinite.remedies.floors import largest_exponent
 from stayfinite.remedies.remedy import Case, Prescription, Remedy, case_of
 from stayfinite.remedies.source import Edit, edited
 
@@ -80,6 +82,10 @@ def observable(case: Case, one: Prescription) -> str:
 def failing_part(value: Tensor, case: Case) -> Tensor | None:
     """Where the expression fails: what is not finite, or the zeros at which the slope of a root is not."""
     bad = ~torch.isfinite(value)
+    if case.kind is Kind.EXP_OVERFLOW and bool(bad.any()):
+        # Beside Inf, what is nearly as large is part of the failure: a healthy value is in no such batch.
+        dtype = str(value.dtype).removeprefix("torch.")
+        bad |= value > math.exp(float(largest_exponent(dtype)))
     if not bool(bad.any()) and case.birth.phase == "backward" and case.kind is Kind.ROOT_GRADIENT_AT_ZERO:
         bad = value == 0
     return bad if bool(bad.any()) else None

@@ -51,12 +51,15 @@ class TrialResult:
     learns: bool | None = None
     inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for
     applied: int = 0  # updates that were made
+    left_bad: tuple[
+        str, ...
+    ] = ()  # parameters and moments that are not finite at the end, although no step failed
     arranged: bool = False  # the step had the batch and the state that the plan's arrangement asks for
     seconds: float = 0.0
 
     @property
     def clean(self) -> bool:
-        return self.ended == "finished" and not self.failures and self.error is None
+        return self.ended == "finished" and not self.failures and self.error is None and not self.left_bad
 
 
 Run: TypeAlias = Callable[[Plan, float], TrialResult]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.floors import largest_exponent
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, with_argument
 
-_LARGEST = {"float16": "10", "bfloat16": "40", "float32": "40", "float64": "300"}  # its square is finite, too
+_TIGHTER = {"float16": "5", "float64": "40"}  # so is the square of a gradient that it is a factor of
+_TIGHTER_THAN_ALL = "10"
 
 
 class BoundedExponent(Remedy):
@@ -17,7 +21,16 @@ class BoundedExponent(Remedy):
     kinds = frozenset({Kind.EXP_OVERFLOW, Kind.EXP_UNDERFLOW, Kind.POWER_OVERFLOW})
     rank = 6
 
-    def edits(self, case: Case) -> list[Edit]:
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """As loose as the dtype allows; where what is computed of it overflows next (a squared gradient), tighter."""
+        if case.site is not None:
+            dtype = case.birth.dtype
+            for top in (largest_exponent(dtype), _TIGHTER.get(dtype, _TIGHTER_THAN_ALL)):
+                edits = tuple(self._bounded_by(case, top))
+                if edits:
+                    yield Prescription(self, case.site.file, edits)
+
+    def _bounded_by(self, case: Case, top: str) -> list[Edit]:
         site = case.site
         assert site is not None
         found: list[Edit] = []
@@ -25,7 +38,6 @@ class BoundedExponent(Remedy):
             inside = argument(node, site)
             if inside is None:
                 continue
-            top = _LARGEST.get(case.birth.dtype, "40")
             low = "-" + top + ", " if case.kind is Kind.EXP_UNDERFLOW else "max="
             text = with_argument(node, site, 0, f"{site.term(inside)}.clamp({low}{top})")
             if text is not None:

@@ -16,7 +16,7 @@ class Clipping(Remedy):
     name = "clipping"
     sentence = "clip the gradient norm at 1"
     kinds = DEPENDS_ON_SIZE
-    popular, trains_otherwise, of_updates, rank = True, True, True, 8
+    popular, trains_otherwise, of_updates, rank = True, True, True, 10
 
     def applied(self) -> AbstractContextManager[None]:
         return around_updates(before=_clip)

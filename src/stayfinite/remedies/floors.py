@@ -11,6 +11,12 @@ _SMALLEST = {"float64": "1e-300", "float32": "1e-30", "bfloat16": "1e-30", "floa
 
 _NEXT_TO_ONE = {"float64": "1.2e-16", "float32": "6e-8", "bfloat16": "4e-3", "float16": "5e-4"}
 _NORMAL = {"float64": "2.3e-308", "float32": "1.2e-38", "bfloat16": "1.2e-38", "float16": "6.2e-5"}
+_EXPONENT = {"float64": "300", "float32": "40", "bfloat16": "40", "float16": "10"}
+
+
+def largest_exponent(dtype: str) -> str:
+    """The square of its exponential is finite, too."""
+    return _EXPONENT.get(dtype, "40")
 
 
 def next_to_one(case: Case) -> str:

@@ -9,7 +9,7 @@ from stayfinite.remedies.floors import margin, smallest, smallest_normal
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, with_argument
 
-_LOGS = ("log", "log2", "log10", "log1p", "logit")
+_LOGS = ("log", "log2", "log10", "log1p", "logit", "lgamma")
 _KINDS = frozenset({
     Kind.LOG_OF_ZERO, Kind.FREQUENCY_ZERO, Kind.EPS_VANISHED, Kind.RATIO_INTO_LOG, Kind.SCALE_NOT_POSITIVE,
 })  # fmt: skip
@@ -27,10 +27,22 @@ class LogFloor(Remedy):
     def ways(self, case: Case) -> Iterator[Prescription]:
         """Far below healthy values; where some lie below that, at the smallest number of full precision."""
         if case.site is not None:
-            for floor in (smallest(case), smallest_normal(case)):
+            # The size of a box is a number of pixels: far below them its logarithm would be an absurd target.
+            floors = (
+                (margin(case),)
+                if case.kind is Kind.BOX_WITHOUT_SIZE
+                else (smallest(case), smallest_normal(case))
+            )
+            for floor in floors:
                 edits = tuple(_with(case, lambda text, floor: f"{text}.clamp_min({floor})", floor))
                 if edits:
                     yield Prescription(self, case.site.file, edits)
+
+    def fits(self, case: Case) -> bool:
+        """A box of no size may have a smallest one; a negative size is another mistake."""
+        if case.kind is Kind.BOX_WITHOUT_SIZE:
+            return case.operand is not None and not case.operand.negatives
+        return super().fits(case)
 
 
 class LogEps(Remedy):
@@ -55,6 +67,8 @@ def _with(case: Case, change: Callable[[str, str], str], floor: str, *, add: boo
         if inside is None:
             continue
         here = f"-1 + {margin(case)}" if called(node) == "log1p" and not add else floor
+        if called(node) == "lgamma":
+            here = margin(case)  # its slope at x is -1/x
         text = with_argument(node, site, 0, change(site.term(inside), here))
         if text is not None:
             found.append(site.replace(node, text))

@@ -14,7 +14,7 @@ class SkippedStep(Remedy):
 
     name = "skipped-step"
     sentence = "leave a batch out whose loss is not finite, before the backward pass"
-    kinds = frozenset({Kind.CAME_IN, Kind.GROWN, Kind.POWER_OVERFLOW, Kind.UNKNOWN})
+    kinds = frozenset({Kind.CAME_IN, Kind.GROWN, Kind.POWER_OVERFLOW, Kind.UNKNOWN, Kind.BOX_WITHOUT_SIZE})
     rank = 7
     universal = True
     leaves_steps_out = True

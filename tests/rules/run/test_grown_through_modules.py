@@ -76,3 +76,16 @@ def test_an_overflow_that_no_growth_led_to_is_not_blamed_on_growth(tmp_path: Pat
     incident = train(tmp_path, Net(convex=True), [*inputs(1.0), *inputs(60_000.0, 1)])[0]
     codes = [finding.code for finding in incident.findings]
     assert "NUM021" in codes and "RUN019" not in codes
+
+
+def test_gains_that_one_absurd_update_made_are_the_learning_rates(tmp_path: Path) -> None:
+    """Ordinary blocks; three updates at a rate far too high make each of them enlarge what it is given."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(8)), nn.Linear(8, 1))
+    guard = Guard(net, torch.optim.SGD(net.parameters(), 1e3), run_dir=tmp_path, quiet=True, prove="off")
+    for x in inputs(3.0, 4):
+        guard.step(lambda x=x: (net(x) - 5.0).pow(2).mean())
+    guard.close()
+    found = json.loads(sorted((tmp_path / "incidents").glob("*/incident.json"))[0].read_text())
+    codes = [finding["code"] for finding in found["findings"]]
+    assert codes[0] == "RUN010" and "RUN019" not in codes

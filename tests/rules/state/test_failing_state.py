@@ -62,6 +62,18 @@ OPTIMIZER_ZERO_DIV = {
 }
 
 STATE_POISONED = {
+    "a moment of a checkpoint": """
+        import io
+        net = nn.Linear(4, 2)
+        opt = torch.optim.Adam(net.parameters(), 1e-3)
+        for i in range(6):
+            if i == 3:
+                saved = opt.state_dict(); saved["state"][0]["exp_avg_sq"][0, 1] = float("nan")
+                file = io.BytesIO(); torch.save(saved, file); file.seek(0)
+                opt = torch.optim.Adam(net.parameters(), 1e-3); opt.load_state_dict(torch.load(file))
+            loss = net(torch.randn(8, 4)).pow(2).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+    """,
     "batch norm after a skipped step": """
         net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
         opt = torch.optim.SGD(net.parameters(), 1e-2)

@@ -41,6 +41,8 @@ def came_in(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
         return None
     held = _bad_tensor(birth)
     origin = held.origin if held is not None else "outside"
+    if birth.transition == "outside" and birth.phase == "optimizer" and origin == "outside":
+        origin = "state"  # an optimizer reads gradients, weights and what it keeps itself: no batch
     if birth.transition == "outside" and origin in ("parameter", "buffer", "state", "gradient"):
         return Mechanism(Kind.CAME_IN, held, birth.birth.nan + birth.birth.inf, origin)
     if origin == "rank":

@@ -19,6 +19,12 @@ _ERRORS = (
     "ill-conditioned",
 )
 
+_FIX = "add jitter to the diagonal (x + 1e-4 * torch.eye(n)), or use float64 for this op"
+_FIX_OF_EQUAL_VALUES = (
+    "use svdvals or eigvalsh if only the values matter, else make them distinct: "
+    "x + torch.diag(torch.linspace(0, 1e-4, n))"
+)
+
 
 class DegenerateDecomposition(Rule[FailedStep]):
     """A decomposition or inverse was taken (or differentiated) of a matrix with repeated or zero singular values.
@@ -35,11 +41,13 @@ class DegenerateDecomposition(Rule[FailedStep]):
     `U, S, V = torch.linalg.svd(x); loss = (U @ V).sum()` for x = identity
 
     ## The fix
-    If only the values matter use `torch.linalg.svdvals` or `eigvalsh`; add a small jitter to the diagonal; use
-    float64 for this one op; regularise the covariance before Cholesky.
+    If only the values matter use `torch.linalg.svdvals` or `eigvalsh`; for vectors make the values distinct:
+    `x + torch.diag(torch.linspace(0, 1e-4, n))`; for an inverse, a determinant or Cholesky add a small jitter
+    `1e-4 * torch.eye(n)` to the diagonal; use float64 for this one op.
 
     ## The popular fix that does not work
-    Clipping the gradient: it is NaN, not large.
+    Clipping the gradient: it is NaN, not large. A multiple of the identity under eigh or svd: all values move alike,
+    and those that were equal stay equal.
 
     ## References
     pytorch/pytorch#49886, tensorflow/tensorflow#17476
@@ -53,11 +61,12 @@ class DegenerateDecomposition(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.DEGENERATE_DECOMPOSITION):
             gap = born.birth.facts.get("smallest_gap")
+            of_values = any(name in behind(born.birth) for name in ("eigh", "svd", "eig"))
             seen = f", smallest gap of its values {gap:.2g}" if isinstance(gap, (int, float)) else ""
             yield self.finding(
                 f"{behind(born.birth)} of a degenerate matrix{seen}"
                 + (": its gradient divides by zero" if born.birth.phase == "backward" else ""),
-                fix="use svdvals or eigvalsh if only the values matter, else add jitter: x + 1e-4 * torch.eye(n)",
+                fix=_FIX_OF_EQUAL_VALUES if of_values else _FIX,
                 **told(born, "smallest_gap", "smallest", "condition"),
             )
         failure = only_an_error(subject)

@@ -10,6 +10,7 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.growth import Growth, LineGain
 from stayfinite.rules.evidence import told
+from stayfinite.rules.run.update_size import largest_update
 
 _EACH, _IN_ALL, _MODULES = 1.3, 10.0, 3
 _AT_BIRTH = 4.0
@@ -55,6 +56,8 @@ class GrownThroughModules(Rule[FailedStep]):
         trained = any(record.applied for record in subject.run.history[:-1])
         if first.how.kind is Kind.GROWN and not trained:
             return  # no training made it grow: the form of the code is the nearer explanation
+        if largest_update(subject) is not None:
+            return  # one update made these gains: the learning rate is the nearer explanation
         by, lines = _by_blocks(growth), growth.lines
         own, repeated = growth.birth_line, growth.repeated(_MODULES)
         strongest = repeated[2] if by and repeated is not None else 0.0

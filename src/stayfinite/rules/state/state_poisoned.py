@@ -13,6 +13,8 @@ from stayfinite.rules.evidence import judged, told
 _RUNNING = ("running_mean", "running_var", "ema", "shadow", "avg", "momentum")
 _FIX = "check it before each update, and restore weights, moments, buffers and averages together from a good copy"
 
+_WORDS = {"state": "optimizer state"}
+
 
 class StatePoisoned(Rule[FailedStep]):
     """Parameters, moments, buffers or averages that outlive the step hold NaN or Inf.
@@ -53,12 +55,13 @@ class StatePoisoned(Rule[FailedStep]):
             trained = subject.step > 0 or any(optimizer.steps for optimizer in subject.run.optimizers)
             if (
                 held is not None
-                and held.origin in ("parameter", "buffer", "state")
+                and born.how.word in ("parameter", "buffer", "state")
                 and trained
                 and held.summary.nan
             ):
+                owner = _WORDS.get(born.how.word, born.how.word)
                 yield self.finding(
-                    f"{held.origin} {held.name or 'tensor'} held {held.summary.nan} NaN before the step began",
+                    f"{owner} {held.name or 'tensor'} held {held.summary.nan} NaN before the step began",
                     fix=_FIX,
                     **told(born),
                 )

@@ -1,0 +1,63 @@
+"""p * log(p) where p may be 0: entropies and divergences of probabilities, without the logarithm of 0."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.remedies.floors import smallest, smallest_normal
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure, with_argument
+
+_LOGS = ("log", "log2", "log10")
+
+
+class WeightedLog(Remedy):
+    """p * log(p.clamp_min(tiny)) is 0 where p is 0, as its limit is; so is the gradient that reaches what made p."""
+
+    name = "weighted-log"
+    sentence = "where p is 0 let p * log(p) be 0: a floor under the logarithm that p itself multiplies"
+    kinds = frozenset({Kind.LOG_OF_ZERO, Kind.ZERO_TIMES_INF})
+    rank = 2
+
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """Far below healthy values; where some lie below that, at the smallest number of full precision."""
+        if case.site is not None:
+            for floor in (smallest(case), smallest_normal(case)):
+                edits = tuple(_with_floor(case.site, floor))
+                if edits:
+                    yield Prescription(self, case.site.file, edits)
+
+
+def _with_floor(site: SourceSite, floor: str) -> list[Edit]:
+    """Every logarithm on the line whose argument is a factor beside it."""
+    found: list[Edit] = []
+    for product in site.operations("mul"):
+        factors = (argument(product, site, 0), argument(product, site, 1, "other"))
+        for weight, other in (factors, factors[::-1]):
+            if weight is None or other is None or not is_pure(weight):
+                continue
+            for node in _logarithms(other):
+                inside = argument(node, site)
+                if inside is None or site.code(inside) != site.code(weight):
+                    continue
+                text = with_argument(node, site, 0, f"{site.term(inside)}.clamp_min({floor})")
+                if text is not None:
+                    found.append(_inside(site, product, node, text))
+    return found
+
+
+def _inside(site: SourceSite, product: ast.expr, node: ast.expr, text: str) -> Edit:
+    """The whole product with one part of it changed: it is what must not move, whatever the logarithm alone does."""
+    (start, end), (inner, after) = site.span(product), site.span(node)
+    return Edit(start, end, site.text[start:inner] + text + site.text[after:end])
+
+
+def _logarithms(node: ast.expr) -> Iterator[ast.Call]:
+    """A factor that is a logarithm, or a sum or difference of which one is a term."""
+    if isinstance(node, ast.Call) and called(node) in _LOGS:
+        yield node
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        yield from _logarithms(node.left)
+        yield from _logarithms(node.right)

@@ -1,0 +1,176 @@
+"""Remedies for ways to fail that scripts nobody tuned for have shown: each proved on a script of that kind."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import prove
+from stayfinite.findings.trial import ProofReport, Tried
+
+HEAD = "import torch\nfrom torch import nn\n\ntorch.manual_seed(0)\n"
+STEP = "    opt.zero_grad()\n    loss.backward()\n    opt.step()\n"
+ENTROPY = (
+    HEAD
+    + """
+
+def gates(x, weight):
+    return torch.softmax(30 * x @ weight, -1)
+
+
+def entropy(p):
+    return -(p * p.log()).sum(-1).mean()
+
+
+weight = (4 * torch.randn(6, 4)).requires_grad_()
+loss = entropy(gates(torch.randn(32, 6), weight))
+loss.backward()
+bad = not torch.isfinite(weight.grad).all()
+"""
+)
+ONE_HOT = (
+    HEAD
+    + """net = nn.Linear(6, 4)
+y = nn.functional.one_hot(torch.randint(0, 4, (8,)), 4).float()
+logq = net(torch.randn(8, 6)).log_softmax(-1)
+loss = (y * (torch.log(y) - logq)).sum(-1).mean()
+loss.backward()
+bad = not torch.isfinite(loss)
+"""
+)
+EQUAL_VALUES = (
+    HEAD
+    + """a = nn.Parameter(torch.eye(5))
+lam, vec = torch.linalg.eigh(a @ a.T)
+root = vec * lam.sqrt() @ vec.T
+loss = (torch.randn(9, 5) @ root).tanh().mean()
+loss.backward()
+bad = not torch.isfinite(a.grad).all()
+"""
+)
+GAMMA = (
+    HEAD
+    + """
+
+def log_prob(y, theta):
+    return torch.lgamma(y + theta) - torch.lgamma(y + 1)
+
+
+def dispersion(x):
+    return torch.relu(net(x))
+
+
+net = nn.Linear(5, 3)
+y = torch.poisson(torch.full((16, 3), 2.0))
+loss = log_prob(y, dispersion(torch.randn(16, 5))).mean()
+loss.backward()
+bad = not torch.isfinite(loss)
+"""
+)
+RATIO = (
+    HEAD
+    + """net = nn.Linear(5, 1)
+opt = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(6):
+    logp = net(torch.randn(16, 5)).squeeze(1)
+    old = logp.detach().clone()
+    if step == 3:
+        old = old - torch.linspace(0, 200, 16)
+    ratio = torch.exp(logp - old)
+    loss = -torch.min(ratio, ratio.clamp(0.8, 1.2)).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+VARIANCE = (
+    HEAD
+    + """net, head = nn.Linear(5, 2), nn.Linear(1, 1)
+opt = torch.optim.Adam([*net.parameters(), *head.parameters()], 1e-3)
+x = torch.randn(4, 8, 5)
+x[2, 1] *= 3e4
+for step in range(4):
+    mu, logvar = net(x[step]).chunk(2, 1)
+    loss = (mu - head(torch.exp(logvar.abs()))).square().mean()
+"""
+    + STEP
+    + "bad = not all(torch.isfinite(v).all() for s in opt.state.values() for v in s.values())\n"
+)
+BOX = (
+    HEAD
+    + """net = nn.Linear(4, 1)
+boxes = torch.tensor([[0.0, 0, 4, 5], [1, 1, 1, 6], [2, 0, 9, 3]])
+w = boxes[:, 2] - boxes[:, 0]
+loss = (net(boxes).squeeze(1) - torch.log(w / 4.0)).square().mean()
+loss.backward()
+bad = not torch.isfinite(loss)
+"""
+)
+MOMENTS = (
+    "import io\n"
+    + HEAD
+    + """net = nn.Linear(5, 2)
+
+
+def build():
+    return torch.optim.Adam(net.parameters(), 1e-3)
+
+
+opt = build()
+for step in range(6):
+    if step == 3:
+        saved = opt.state_dict()
+        saved["state"][0]["exp_avg_sq"][0, 1] = float("nan")
+        opt = build()
+        file = io.BytesIO()
+        torch.save(saved, file)
+        file.seek(0)
+        opt.load_state_dict(torch.load(file))
+    loss = net(torch.randn(8, 5)).square().mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks_are_cheap() -> None:
+    gc.freeze()
+
+
+def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    report = prove.proof_of(script)
+    if report.patch is not None:
+        assert prove.patched_runs(script, report.patch) == "clean"
+    return report, {one.remedy: one for one in report.tried}
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy", "line"),
+    [
+        pytest.param(ENTROPY, "weighted-log", "-(p * p.clamp_min(1e-30).log())", id="entropy"),
+        pytest.param(ONE_HOT, "weighted-log", "torch.log(y.clamp_min(1e-30))", id="one-hot"),
+        pytest.param(EQUAL_VALUES, "distinct-values", ".linspace(0, 1e-4", id="equal-values"),
+        pytest.param(GAMMA, "log-floor", "torch.lgamma((y + theta).clamp_min(1e-6))", id="gamma"),
+        pytest.param(RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio"),
+        pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
+    ],
+)
+def test_it_is_cured_at_its_line(text: str, remedy: str, line: str, tmp_path: Path) -> None:
+    report, tried = proof(tmp_path, text)
+    assert report.proved is not None, (report.remark, tried)
+    assert report.proved.remedy == remedy, tried
+    assert report.patch is not None and line in report.patch, report.patch
+
+
+def test_a_bound_that_leaves_moments_that_are_not_finite_is_not_enough(tmp_path: Path) -> None:
+    """exp(40) is finite, and so is its gradient; its square, which Adam keeps, is not."""
+    report, tried = proof(tmp_path, VARIANCE)
+    assert report.proved is not None and report.patch is not None, tried
+    assert "clamp(max=10)" in report.patch
+
+
+def test_moments_that_came_in_bad_begin_anew(tmp_path: Path) -> None:
+    report, _ = proof(tmp_path, MOMENTS)
+    assert report.proved is not None and report.proved.remedy == "fresh-moments"
