@@ -73,9 +73,11 @@ class RunFiles:
         """Where an incident was filed; None for a run that leaves nothing on disk."""
         return self._incidents.root / filed.number if self._incidents.root is not None else None
 
-    def close(self, step: int) -> None:
-        """The record says that the run has ended, and was not killed: once, and not on behalf of a fork of it."""
-        if not self._closed and os.getpid() == self._opened_by:
+    def close(self, step: int | None = None) -> None:
+        """With the number of the next step the record says that the run has ended, and was not killed: once, and not
+        on behalf of a fork of it.
+        """
+        if step is not None and not self._closed and os.getpid() == self._opened_by:
             self.event("end", step)
         self._closed = True
         self._recorder.close()
