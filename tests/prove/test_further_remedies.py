@@ -95,6 +95,18 @@ for step in range(4):
     + STEP
     + "bad = not all(torch.isfinite(v).all() for s in opt.state.values() for v in s.values())\n"
 )
+UNIT = (
+    HEAD
+    + """net = nn.Linear(6, 4, bias=False)
+x = torch.randn(8, 6)
+x[3] = 0
+q = net(x)
+q = q * q.pow(2).sum(-1, keepdim=True).rsqrt()
+loss = q[:, 0].mean()
+loss.backward()
+bad = not torch.isfinite(loss)
+"""
+)
 BOX = (
     HEAD
     + """net = nn.Linear(4, 1)
@@ -154,6 +166,7 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
         pytest.param(EQUAL_VALUES, "distinct-values", ".linspace(0, 1e-4", id="equal-values"),
         pytest.param(GAMMA, "log-floor", "torch.lgamma((y + theta).clamp_min(1e-6))", id="gamma"),
         pytest.param(RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio"),
+        pytest.param(UNIT, "eps-inside", ".clamp_min(1e-12).rsqrt()", id="unit"),
         pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
     ],
 )

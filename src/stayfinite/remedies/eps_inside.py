@@ -21,7 +21,8 @@ class EpsInside(Remedy):
     def fits(self, case: Case) -> bool:
         if case.kind is Kind.ROOT_OF_NEGATIVE:
             return _by_rounding(case)
-        return case.kind in self.kinds
+        divides = case.kind is Kind.DIVISION_BY_ZERO and case.op == "rsqrt"  # the root is the divisor
+        return case.kind in self.kinds or divides
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
