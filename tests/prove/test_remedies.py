@@ -140,7 +140,9 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
 @pytest.mark.long
 def test_warm_up_is_tried_and_judged_at_the_whole_rate(tmp_path: Path) -> None:
     _, tried = proof(tmp_path, TOO_FAST)
-    assert tried["warm-up"].verdict == "proved" and tried["warm-up"].steps > UPDATES
+    assert tried["warm-up"].steps > UPDATES
+    # Every step is finite with it, but the squares that RMSprop keeps are not any more: that weight never moves again.
+    assert tried["warm-up"].verdict == "failed" and "square_avg" in tried["warm-up"].reason
     assert tried["clipping"].verdict == "failed"
 
 
