@@ -54,11 +54,11 @@ def half_written(folder: Path) -> list[Path]:
 def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess.Popen[str]) -> None:
     rng = random.Random(20)
     snapshots = tmp_path / "snapshots"
-    newest_step, in_the_middle = 0, 0
+    newest_step, in_the_middle, longest = 0, 0, 0.6
     for number in range(KILLS):
         for left_over in half_written(tmp_path):
             left_over.unlink()
-        kill_after(nursery, tmp_path, rng.uniform(0.05, 0.6), in_a_write=number % 4 == 3)
+        kill_after(nursery, tmp_path, rng.uniform(0.05, longest), in_a_write=number % 4 == 3)
         for path in numbered(snapshots):
             payload = read(path)
             assert verify(payload).bad_tensors == []
@@ -70,6 +70,8 @@ def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess
             step = read(checkpoints[-1])["step"]
             assert step >= newest_step
             newest_step = step
+        else:
+            longest *= 1.5  # a busy machine needs more time
         in_the_middle += bool(half_written(tmp_path))
     assert newest_step > KILLS, "the run gets on in spite of the kills"
     assert in_the_middle, "some kills hit the middle of a write"
