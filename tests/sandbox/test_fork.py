@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from stayfinite.sandbox import fork, support
 from stayfinite.sandbox.fork import forked
+from stayfinite.sandbox.memory import shared_mappings
 from stayfinite.sandbox.process import Kind, remove_scratch
 
 KINDS: list[Kind] = ["namespaces", "landlock"]
@@ -367,3 +368,13 @@ def test_layers_on_disk_do_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any(scratch.iterdir())
     remove_scratch(scratch)
     assert not scratch.exists()
+
+
+def test_a_store_of_ranks_that_this_process_serves_is_no_obstacle() -> None:
+    """Its server keeps requests to the kernel in shared memory (io_uring), of which the child has a copy."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, use_libuv=True)
+    store.set("before", "1")
+    child = forked(lambda: [one.path for one in shared_mappings(Path("/proc/self/maps").read_text())], 60)
+    assert child.finished and child.value == []
+    store.set("after", "2")
+    assert store.get("after") == b"2" and store.get("before") == b"1"

@@ -121,8 +121,8 @@ class WatchedLoop:
         """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""
         refusal = self._take_refusal()
         if refusal is not None:
-            with suppress(RunStopped):
-                self._conclude(refusal, self._follower.evidence)
+            with suppress(RunStopped):  # a framework's steps were run again when they were refused
+                self._conclude(refusal, self._follower.locate_framework_steps(refusal))
 
     def listen_always(self) -> None:
         """Guard updates outside of any loop over batches, too: each is then a step of its own."""

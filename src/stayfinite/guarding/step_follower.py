@@ -121,7 +121,11 @@ class StepFollower:
             return self._evidence
         if self._run.ranks.any(self._evidence is not None):
             return self._evidence
-        child = forked(lambda: _packed(self._run_again(refusal)), _limit(refusal))
+        alone = self._repeats_alone
+        if alone and refusal.refused.rank not in (None, rank()):
+            return None  # what that rank sees, all will know
+        again = self._run_again_alone if alone else self._run_again
+        child = forked(lambda: _packed(again(refusal)), _limit(refusal), alone=alone)
         if child.finished:
             return _unpacked(child.value)
         if child.status == "declined" and self._explainer.may_repeat_in_place:
@@ -132,20 +136,31 @@ class StepFollower:
         self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
         return None
 
+    def _run_again_alone(self, refusal: Refusal) -> FailedStep | None:
+        """In a child of one rank of several: until the others are needed."""
+
+        def give_up() -> NoReturn:
+            raise _OthersAreNeeded
+
+        with own_gradients(self._run.state.models.values(), in_child=True), LoneRank(give_up):
+            return self._run_again(refusal)
+
     def _run_again(self, refusal: Refusal) -> FailedStep | None:
         window, replay_update = refusal.attempt.window, refusal.attempt.update_was_bad
         with self._repeating(refusal) as replay:
             for run, batch in zip(window.framework_steps, window.batches, strict=True):
                 with replay.following(batch):
-                    run()
+                    try:
+                        run()
+                    except _OthersAreNeeded:
+                        break
                     if replay_update and run is window.framework_steps[-1] and replay.evidence() is None:
                         replay.try_update(refusal.attempt.make_update)
             return replay.evidence()
 
     def _in_a_fork(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """The body once more in a sandboxed child, so that the run itself sees no batch, line or counter twice."""
-        # Of several ranks all repeat the body together where they may; else the one with the bad batch, in its child.
-        alone = world_size() > 1 and not self._explainer.may_repeat_in_place
+        alone = self._repeats_alone
         if alone and refusal.refused.rank not in (None, rank()):
             return None  # what that rank sees, all will know
         child = branch(_limit(refusal), alone=alone)
@@ -167,6 +182,11 @@ class StepFollower:
             return (yield from self._hand_out_again(refusal))
         self._run.reporter.note("warning", what=f"the refused step was not replayed: {child.reason}")
         return None
+
+    @property
+    def _repeats_alone(self) -> bool:
+        """Of several ranks all repeat a step together where they may; else the one with the bad batch, in its child."""
+        return world_size() > 1 and not self._explainer.may_repeat_in_place
 
     def _give(self, found: FailedStep | None) -> NoReturn:
         """In the child: its work is done."""
@@ -240,6 +260,10 @@ class StepFollower:
 
     def _end_child(self) -> None:
         self._give(self._replay.evidence() if self._replay is not None else None)
+
+
+class _OthersAreNeeded(Exception):
+    """What is repeated by one rank cannot go on."""
 
 
 def _limit(refusal: Refusal) -> float:

@@ -58,7 +58,9 @@ def obstacle(kind: Kind | None = None, *, alone: bool = False) -> str | None:
     return memory.obstacle()
 
 
-def forked(fn: Callable[[], Json], seconds: float, kind: Kind | None = None) -> ForkResult:
+def forked(
+    fn: Callable[[], Json], seconds: float, kind: Kind | None = None, *, alone: bool = False
+) -> ForkResult:
     """Call `fn` in a sandboxed fork of this process, for so long at most, and give what it returns (JSON).
 
     Promises:
@@ -74,9 +76,10 @@ def forked(fn: Callable[[], Json], seconds: float, kind: Kind | None = None) -> 
       when its time is over, when this call ends in any other way (Ctrl-C), and when this process dies.
 
     Where one of these cannot be kept it declines, with a sentence. Inside, a folder that was there before cannot be
-    renamed by `os.rename` (EXDEV; `shutil.move` works). `kind` is for tests.
+    renamed by `os.rename` (EXDEV; `shutil.move` works). `kind` is for tests. `alone`: of several ranks this one
+    forks, and its child speaks with none of the others.
     """
-    result = _branch(fn, seconds, kind)
+    result = _branch(fn, seconds, kind, alone=alone)
     assert isinstance(result, ForkResult), "with a function to call, nobody goes on inside"
     return result
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from stayfinite.sandbox import syscalls
 
 _MOST_COPIED = 1 << 30
+_ONLY_MEMORY = ("/dev/shm/", "/dev/zero", "anon_inode:[io_uring]")
+"""A copy of them is only memory: of the requests in a copied io_uring the kernel knows nothing."""
 
 
 class CannotSeparate(Exception):
@@ -54,9 +56,7 @@ def obstacle() -> str | None:
     """Why the shared memory of this process cannot be separated after a fork, or None."""
     copied = 0
     for mapping in shared_mappings(Path("/proc/self/maps").read_text()):
-        if mapping.path.startswith(("/dev/", "anon_inode:")) and not mapping.path.startswith(
-            ("/dev/shm/", "/dev/zero")
-        ):
+        if mapping.path.startswith(("/dev/", "anon_inode:")) and not mapping.path.startswith(_ONLY_MEMORY):
             return f"the process shares memory with a device ({mapping.path})"
         if not _is_file_at_its_path(mapping):
             copied += mapping.length
