@@ -89,7 +89,10 @@ class RefusalHandler:
         written = "backoff" if what is None else action
         self._reporter.of_step(verdict, rates, started, ladder.counters, written, applied=False, what=what)
         if what is not None:
-            in_vain("gradient" if verdict.loss_is_finite else "loss", action)
+            if not verdict.loss_is_finite:
+                in_vain("loss", action)
+            elif not _spoils_by_itself(verdict.scale):  # else the rules on the scale say why
+                in_vain("gradient", action)
             self._do(action, what)
 
     def _no_scale_helps(self, verdict: StepVerdict) -> str | None:
@@ -238,3 +241,8 @@ class RefusalHandler:
         saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
         message = self._reporter.of_the_end(ladder.reason_to_stop(), why, ladder.counters, saved)
         raise RunStopped(message, str(saved) if saved else None)
+
+
+def _spoils_by_itself(scale: float | None) -> bool:
+    """A loss scale so small that its inverse, which gradients are multiplied with, is beyond float32."""
+    return scale is not None and scale * torch.finfo(torch.float32).max < 1

@@ -19,7 +19,14 @@ class ScalerFloor(Remedy):
     name = "scaler-floor"
     sentence = "keep the loss scale at 1 or more; what still overflows there is no matter of the scale"
     kinds = frozenset(
-        {Kind.ZERO_TIMES_INF, Kind.DIVISION_BY_ZERO, Kind.CAME_IN, Kind.UNKNOWN, Kind.OPTIMIZER_DIVISION}
+        {
+            Kind.ZERO_TIMES_INF,
+            Kind.DIVISION_BY_ZERO,
+            Kind.CAME_IN,
+            Kind.UNKNOWN,
+            Kind.OPTIMIZER_DIVISION,
+            Kind.GROWN,  # the inverse of the scale
+        }
     )
     rank = 2
     universal = True

@@ -11,6 +11,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 
 _JUDGES: Final[tuple[Callable[[FailedStep, TracedBirth], Mechanism | None], ...]] = (
+    overflow.inverse_of_a_spent_scale,
     incoming.uninitialised,
     incoming.from_the_batch,
     quotients.in_the_optimizer,

@@ -13,6 +13,7 @@ _WORDS = {
     "count": "a count of nothing",
     "sum": "a sum over nothing (or over zeros)",
     "other": "a computed value",
+    "energy": "an energy",
 }
 
 
