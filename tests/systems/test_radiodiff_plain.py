@@ -128,15 +128,15 @@ def test_weights_of_the_loss_never_reach_the_clamp() -> None:
 
 
 def test_lower_rate_in_the_config_is_lost_on_resume() -> None:
-    old = EXAMPLE.train.build(config_of("config.yaml"))
-    new = EXAMPLE.train.build(config_of("config.yaml", lr=1.0e-5))
+    old = EXAMPLE.train.build(config_of("config.yaml", warmup=0))
+    new = EXAMPLE.train.build(config_of("config.yaml", warmup=0, lr=1.0e-5))
     new.load(old.state())
     record = EXAMPLE.train.train_step(new, next(iter(new.loader)))
     assert record["lr"] == pytest.approx(old.config["lr"])
 
 
 def test_min_lr_is_a_factor() -> None:
-    parts = EXAMPLE.train.build(config_of("config.yaml", steps=2))
+    parts = EXAMPLE.train.build(config_of("config.yaml", warmup=0, steps=2))
     train(parts, 3)
     floor = parts.config["min_lr"]
     assert parts.scheduler.get_last_lr()[0] == pytest.approx(floor * parts.config["lr"])
