@@ -23,6 +23,9 @@ from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
 
+_LOWEST_OF_SCRIPTS = 2.0**-6
+"""A script's own scaler may go below 1: gradients that float16 does not hold may fit a little below it."""
+
 
 class RefusalHandler:
     """Leaves the run as if a refused step had not been, or brings it back to where it was good."""
@@ -99,7 +102,7 @@ class RefusalHandler:
         """Why a smaller loss scale is no answer to this step; None if it is one."""
         if not verdict.loss_is_finite:
             return f"the loss is {verdict.loss}"
-        floor = self._run.policy.scale_floor
+        floor = min(self._run.policy.scale_floor, _LOWEST_OF_SCRIPTS)
         if verdict.scale is not None and verdict.scale / 2 < floor:
             return f"gradients are not finite at a loss scale of {verdict.scale:g}, and a smaller one does not help"
         return None
