@@ -23,6 +23,7 @@ from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
 
+_TRIED_BEFORE = 2  # scales in vain, right before
 _LOWEST_OF_SCRIPTS = 2.0**-6
 """A script's own scaler may go below 1: gradients that float16 does not hold may fit a little below it."""
 
@@ -103,7 +104,9 @@ class RefusalHandler:
         if not verdict.loss_is_finite:
             return f"the loss is {verdict.loss}"
         floor = min(self._run.policy.scale_floor, _LOWEST_OF_SCRIPTS)
-        if verdict.scale is not None and verdict.scale / 2 < floor:
+        before = list(self._run.observers.history.recent)[-_TRIED_BEFORE:]
+        tried = len(before) == _TRIED_BEFORE and not any(record.applied for record in before)
+        if tried and verdict.scale is not None and verdict.scale / 2 < floor:
             return f"gradients are not finite at a loss scale of {verdict.scale:g}, and a smaller one does not help"
         return None
 
