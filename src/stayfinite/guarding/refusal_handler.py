@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.findings import as_float
+from stayfinite.findings.mechanism.overflow import is_spent
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding import facts
 from stayfinite.guarding.attempt import Attempt, Outcome, Refusal, StepResult
@@ -95,7 +96,7 @@ class RefusalHandler:
         if what is not None:
             if not verdict.loss_is_finite:
                 in_vain("loss", action)
-            elif not _spoils_by_itself(verdict.scale):  # else the rules on the scale say why
+            elif verdict.scale is None or not is_spent(verdict.scale):  # else the rules on the scale say why
                 in_vain("gradient", action)
             self._do(action, what)
 
@@ -247,8 +248,3 @@ class RefusalHandler:
         saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
         message = self._reporter.of_the_end(ladder.reason_to_stop(), why, ladder.counters, saved)
         raise RunStopped(message, str(saved) if saved else None)
-
-
-def _spoils_by_itself(scale: float | None) -> bool:
-    """A loss scale so small that its inverse, which gradients are multiplied with, is beyond float32."""
-    return scale is not None and scale * torch.finfo(torch.float32).max < 1

@@ -10,7 +10,6 @@ from stayfinite.findings.subjects.traced_birth import TracedBirth
 _EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
 _POWERS = ("pow", "float_power", "cumprod", "prod")
 _LARGE_EXPONENT = 8.0
-_SMALLEST_WITH_INVERSE = 2.0**-128  # 1 / x is finite in float32
 # Ops that are wrong only where their input is: everything else is legal and merely got too large.
 _DOMAINS = ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "acos", "asin", "atanh", "div", "reciprocal", "softmax",
             "xlogy", "log_softmax", "logsumexp", "std", "mean", "ctc_loss")  # fmt: skip
@@ -58,9 +57,14 @@ def grown(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     return Mechanism(Kind.GROWN, largest) if legal else None
 
 
+def is_spent(scale: float) -> bool:
+    """A loss scale so small that its inverse, which gradients are multiplied with, is beyond float32."""
+    return scale <= 2.0**-128
+
+
 def inverse_of_a_spent_scale(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     """A loss scale that has run out has no inverse in float32: why it fell is the question, not this number."""
-    spent = any(scaler.scale < _SMALLEST_WITH_INVERSE for scaler in step.run.scalers)
+    spent = any(is_spent(scaler.scale) for scaler in step.run.scalers)
     made = birth.birth.numel == 1 and birth.op.strip("_") in ("to_copy", "reciprocal")
     if spent and made and any(operand.dtype == "float64" for operand in birth.operands):
         return Mechanism(Kind.UNKNOWN)
