@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from cli.running import guarded, plain
 from stayfinite.checkpoint import verify
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def plain(folder: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "train.py", *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-
-
-def guarded(
-    folder: Path, source: str, *options: str, arguments: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "-m", "stayfinite", "run", *options, "train.py", *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-
 
 def state(path: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = torch.load(path, weights_only=True)

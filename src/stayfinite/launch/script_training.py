@@ -18,7 +18,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guard import StepResult
 from stayfinite.guarding.framework_steps import around_framework_step
 from stayfinite.guarding.loop import WatchedLoop
-from stayfinite.hooks import FRAMEWORK_STEPS, imported, listen_if_lost
+from stayfinite.hooks import FRAMEWORK_STEPS, imported, listen_if_lost, listen_to
 from stayfinite.launch.failure_detector import FailureDetector
 from stayfinite.launch.handed_batches import HandedBatches
 from stayfinite.launch.options import Options
@@ -55,6 +55,7 @@ class ScriptTraining:
         self._loop: WatchedLoop | None = None
         self._listening = ExitStack()
         self._first_forward: Any = None
+        self._first_steps = ExitStack()  # of optimizers that no guard has yet
         self._driving: weakref.ref[Any] | None = None  # the loader whose batches are the steps
         self._driven: Iterator[Any] | None = None
         self._reading_ahead = False  # inside of a framework's loader, whose batches are the steps
@@ -80,6 +81,7 @@ class ScriptTraining:
     def remove(self) -> None:
         """The script is over: nothing is guarded any more."""
         self._forget()
+        self._first_steps.close()
         if self._first_forward is not None:
             self._first_forward.remove()
 
@@ -117,7 +119,31 @@ class ScriptTraining:
             self._forget()
             gc.collect()  # models that the script has dropped must not live on in a cycle of references
         self._wait_for_forward()
+        self._wait_for_steps()
         self._hear_frameworks()
+
+    def _wait_for_steps(self) -> None:
+        """A step that is given a closure begins before the forward pass inside of it."""
+        self._first_steps.close()
+        for optimizer in self._optimizers():
+            self._first_steps.enter_context(
+                listen_to(optimizer, "step", partial(self._first_step, weakref.ref(optimizer)))
+            )
+
+    def _first_step(
+        self, stepped: weakref.ref[Optimizer], original: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        optimizer = stepped()
+        if self._guard is None and optimizer is not None and (args or kwargs.get("closure") is not None):
+            self._begin()
+            if self._loop is not None:
+                return around_step(self, optimizer)(original, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    def _optimizers(self) -> list[Optimizer]:
+        """Those of the script that are alive."""
+        known = self._observers.optimizers.known.values()
+        return [optimizer for w in known if (optimizer := w.optimizer()) is not None]
 
     def _hear_frameworks(self) -> None:
         """Those that the script has imported by now."""
@@ -128,14 +154,13 @@ class ScriptTraining:
                 self._observers.hear(event, around)
 
     def _begin(self) -> None:
-        optimizers = [
-            o for w in self._observers.optimizers.known.values() if (o := w.optimizer()) is not None
-        ]
+        optimizers = self._optimizers()
         if self._guard is not None or not optimizers or self.obstacle is not None:
             return
         if self._first_forward is not None:
             self._first_forward.remove()
             self._first_forward = None
+        self._first_steps.close()
         with self._tracer.only_looking():
             try:
                 self._make_guard(optimizers)

@@ -65,9 +65,8 @@ class Session:
             return None
         policy = Policy.named("default" if options.policy == "recover" else options.policy or "skip")
         if options.policy != "recover":
-            policy = replace(
-                policy, max_rollbacks=0
-            )  # learning rate and order of the data are the script's own
+            # Learning rate and order of the data are the script's own, also where bad weights are put back.
+            policy = replace(policy, max_rollbacks=0, max_lowerings=0)
         if options.policy is None:
             policy = replace(
                 policy, spikes="ignore"
