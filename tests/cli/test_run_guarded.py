@@ -12,6 +12,7 @@ import torch
 from cli.running import guarded, plain
 from stayfinite.checkpoint import verify
 
+
 def state(path: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = torch.load(path, weights_only=True)
     return loaded

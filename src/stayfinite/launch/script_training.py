@@ -130,9 +130,7 @@ class ScriptTraining:
                 listen_to(optimizer, "step", partial(self._first_step, weakref.ref(optimizer)))
             )
 
-    def _first_step(
-        self, stepped: weakref.ref[Optimizer], original: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _first_step(self, stepped: weakref.ref[Optimizer], original: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = stepped()
         if self._guard is None and optimizer is not None and (args or kwargs.get("closure") is not None):
             self._begin()

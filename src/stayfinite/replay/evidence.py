@@ -12,7 +12,7 @@ from stayfinite.findings import Birth, TensorSummary
 from stayfinite.findings.subjects.traced_birth import Operand, Plain, Producer, TracedBirth
 from stayfinite.replay import facts
 from stayfinite.replay.float32 import HALF, in_float32
-from stayfinite.replay.measure import Account, account, bad_samples, first_bad_index, is_plain
+from stayfinite.replay.measure import Account, account, bad_samples, first_bad_index, is_plain, stored
 from stayfinite.replay.op_journal import Entry, OpJournal
 from stayfinite.replay.operations import Operation, named_arguments, plain_arguments, tensors_of
 from stayfinite.replay.running import Running
@@ -109,6 +109,7 @@ def birth_of(entry: Entry, output: torch.Tensor | None, batch_size: int | None) 
     """The part that incident.json shows, without inputs."""
     numbers = account(output) if output is not None else None
     site = entry.site
+    placed = output if output is not None and is_plain(output) and not entry.sparse else None
     return Birth(
         op=entry.op.name if entry.op else entry.origin,
         call=call_name(entry.call, entry.op),
@@ -121,9 +122,9 @@ def birth_of(entry: Entry, output: torch.Tensor | None, batch_size: int | None) 
         nan=numbers.nan if numbers else 0,
         inf=numbers.posinf + numbers.neginf if numbers else 0,
         numel=output.numel() if output is not None else 0,
-        first_index=first_bad_index(output) if output is not None and is_plain(output) else (),
+        first_index=first_bad_index(placed) if placed is not None else (),
         dtype=entry.dtype,
-        samples=bad_samples(output, batch_size) if output is not None and is_plain(output) else (),
+        samples=bad_samples(placed, batch_size) if placed is not None else (),
     )
 
 
@@ -139,15 +140,16 @@ def gather(
     """Everything about the birth that `entry` is."""
     op, args, kwargs = running.op, running.args, running.kwargs
     sources = {read.name: read.entry for read in running.reads}
-    tensors = {
+    given = {
         name: tensor
         for argument, value in named_arguments(op, args, kwargs)
         for name, tensor in tensors_of(argument, value)
-        if is_plain(tensor)
     }
+    tensors = {name: tensor for name, tensor in given.items() if is_plain(tensor)}
     operands = tuple(
-        operand(name, tensor, sources.get(name), journal)
-        for name, tensor in list(tensors.items())[:_OPERANDS_KEPT]
+        operand(name, values, sources.get(name), journal)
+        for name, tensor in list(given.items())[:_OPERANDS_KEPT]
+        if is_plain(values := stored(tensor))
     )
     scalars = plain_arguments(op, args, kwargs)
     forward = journal.get(entry.forward) if entry.forward is not None else None

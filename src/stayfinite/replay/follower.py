@@ -14,7 +14,7 @@ from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
 from stayfinite.replay.living import living_models
-from stayfinite.replay.measure import arrived, dtype_name, is_plain, magnitude, measurable, shape_of
+from stayfinite.replay.measure import arrived, dtype_name, is_plain, magnitude, measurable, shape_of, stored
 from stayfinite.replay.modules import ModuleStack, Names
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
 from stayfinite.replay.op_journal import NO_ROOTS, Entry, OpJournal
@@ -107,12 +107,14 @@ class Follower:
             overwritten = argument in op.writes and (op.bare in OVERWRITES or argument == "out")
             counts = not overwritten and not op.shape_only
             for name, given in tensors_of(argument, value):
-                tensor = arrived(given)
-                sent = tensor is not given  # its memory tells nothing of it
+                come = arrived(given)
+                sent = come is not given  # its memory tells nothing of it
+                tensor = stored(come)
                 entry = None if sent else self.journal.writer(tensor)
                 if entry is None and is_plain(tensor) and not overwritten:
                     made_by, origin = op if op.factory else None, "rank" if sent else None
                     entry = self.foreign(tensor, made_by, running.site, running.phase, origin)
+                    entry.sparse = tensor is not come
                 bad = nan = False
                 if entry is not None and counts and measurable(tensor):
                     fresh = entry.op is not None and entry.op.uninitialised and not op.view
@@ -177,8 +179,10 @@ class Follower:
 
     # -- writing -----------------------------------------------------------------------------------------
 
-    def _write(self, running: Running, output: torch.Tensor) -> None:
+    def _write(self, running: Running, written: torch.Tensor) -> None:
+        output = stored(written)
         op, entry = running.op, self._entry(running, output)
+        entry.sparse = output is not written
         how: str | None = None
         if measurable(output) and not op.uninitialised:
             entry.absmax = magnitude(output)

@@ -20,6 +20,7 @@ _FEW_BITS = {
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
     if (dtype := getattr(torch, name, None)) is not None
 }
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 MAX_SAMPLES = 32
 _BINS = 16
 _item = torch.Tensor.item  # as it is now: `stayfinite run` replaces it for the script
@@ -50,6 +51,15 @@ def arrived(tensor: torch.Tensor) -> torch.Tensor:
     under_way: Any = tensor
     plain: torch.Tensor = under_way.wait()
     return plain
+
+
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers that a sparse tensor holds, as a plain one on the same memory. Any other is as it is."""
+    if type(tensor) not in PLAIN_TENSORS or tensor.layout is torch.strided:
+        return tensor
+    if tensor.layout is torch.sparse_coo:
+        return tensor.detach()._values()
+    return tensor.detach().values() if tensor.layout in _COMPRESSED else tensor
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from stayfinite.replay.measure import is_plain, shape_of
+from stayfinite.replay.measure import is_plain, shape_of, stored
 
 _INPUTS_KEPT = 8
 
@@ -97,8 +97,9 @@ class Names:
 
     def _add(self, tensor: torch.Tensor, name: tuple[str, str]) -> None:
         self._names.setdefault(id(tensor), (weakref.ref(tensor), name))
-        if is_plain(tensor) and tensor.numel():
-            self._memory.setdefault((tensor.data_ptr(), tensor.numel()), id(tensor))
+        values = stored(tensor)
+        if is_plain(values) and values.numel():
+            self._memory.setdefault((values.data_ptr(), values.numel()), id(tensor))
 
     def find(self, tensor: torch.Tensor) -> tuple[str, str] | None:
         """("parameter", "head.weight"), or None."""
@@ -110,5 +111,6 @@ class Names:
         place = (tensor.data_ptr(), tensor.numel())
         known = self._names.get(self._memory.get(place, -1))
         owner = known[0]() if known is not None else None
-        same = owner is not None and is_plain(owner) and (owner.data_ptr(), owner.numel()) == place
+        values = stored(owner) if owner is not None else None
+        same = values is not None and is_plain(values) and (values.data_ptr(), values.numel()) == place
         return known[1] if known is not None and same else None

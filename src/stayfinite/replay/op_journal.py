@@ -46,6 +46,7 @@ class Entry:
         "scalars",
         "shape",
         "site",
+        "sparse",
         "step",
         "swell",
         "visible",
@@ -73,6 +74,7 @@ class Entry:
         self.visible = False  # handed to the user's own code
         self.hidden_by: list[int] = []  # entries that read it and came out finite
         self.loss_like = False  # a single number with a graph behind it
+        self.sparse = False  # what was written are the numbers of a sparse tensor, without their places
         self.step = 0
         self.learnt = False  # it is a parameter, or was computed from one
         self.autocast: str | None = None

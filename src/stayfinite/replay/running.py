@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stayfinite.replay.measure import measurable
+from stayfinite.replay.measure import measurable, stored
 from stayfinite.replay.op_journal import Entry, memory_key
 from stayfinite.replay.operations import Operation, named_arguments, tensors_of, writes_a_bad_number
 from stayfinite.replay.sites import Site
@@ -95,7 +95,7 @@ def outputs(
     listed = op.name.startswith("aten._foreach_")
     for index, value in enumerate(result if isinstance(result, (list, tuple)) else (result,)):
         if isinstance(value, torch.Tensor):
-            key = memory_key(value)
+            key = memory_key(stored(value))
             if key is None or key not in seen:
                 yield (index if listed else None), value
         elif isinstance(value, (list, tuple)):
