@@ -15,6 +15,7 @@ from stayfinite.report.text import as_typed
 _AROUND = 2  # lines of source before and after the one that is marked
 _INPUTS, _STEPS, _OTHERS = 4, 6, 2
 _CHANGED_SHOWN = 8
+_CAME_IN = ("outside", "aten.lift_fresh.default")
 _ARRIVED = {
     "loss": "the loss is not finite",
     "gradient": "a gradient is not finite",
@@ -81,11 +82,18 @@ def _birth(birth: Birth) -> Iterator[Text]:
         first = f", first at {list(birth.first_index)}" if birth.first_index else ""
         samples = f", samples {', '.join(map(str, birth.samples[:8]))}" if birth.samples else ""
         yield Text(
-            f"         {birth.call} ({birth.op}) gave {birth.nan} NaN and {birth.inf} Inf in {birth.numel} "
+            f"         {_maker(birth)} {birth.nan} NaN and {birth.inf} Inf in {birth.numel} "
             f"{birth.dtype} values{first}{samples}"
         )
     for tensor in birth.inputs[:_INPUTS]:
         yield Text(f"         {_values(tensor)}")
+
+
+def _maker(birth: Birth) -> str:
+    """What gave the value; a tensor that no op made came in from outside: from numpy, a literal, a file."""
+    if birth.call != birth.op:
+        return f"{birth.call} ({birth.op}) gave"
+    return "what came in here from outside of torch holds" if birth.op in _CAME_IN else f"{birth.op} gave"
 
 
 def _excerpt(file: str, line: int) -> Iterator[Text]:

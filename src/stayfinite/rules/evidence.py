@@ -86,7 +86,8 @@ def source_of(operand: Operand | None) -> str:
         return f"{operand.origin} {operand.name}"
     if operand.producers:
         first = operand.producers[0]
-        return f"the output of {first.name}" + (f" (line {first.line})" if first.line else "")
+        made = "what came in from outside" if first.name == "lift_fresh" else f"the output of {first.name}"
+        return made + (f" (line {first.line})" if first.line else "")
     return {"batch": "the batch", "constant": "a constant", "random": "random numbers"}.get(
         operand.origin, "its input"
     )
