@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from stayfinite.observers.traced_replicas import TracedReplicas
 from stayfinite.replay import Tracer
 from stayfinite.replay.living import living_models
 from stayfinite.replay.measure import is_bad
-from stayfinite.replay.sites import is_ours, user_site
+from stayfinite.replay.sites import is_ours, own_frame, user_frame
 from stayfinite.replay.tracer import unfollowed
 
 
@@ -130,11 +131,20 @@ class RunObservers:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """torch names the line that called it, which is ours where we stand between: name the user's."""
-        site = user_site(2) if is_ours(filename) else None
-        if site is not None:
-            filename, lineno = site.file, site.line
-        return original(message, category, filename, lineno, *args, **kwargs)
+        """torch names the line that called it, which is ours where we stand between: it is warned at the user's."""
+        frame = user_frame(2) if is_ours(filename) else None
+        if frame is None:
+            return original(message, category, filename, lineno, *args, **kwargs)
+        ours = own_frame(filename)
+        if (
+            ours is not None
+        ):  # that it was said here is no reason to keep it back at another line of the user's
+            ours.f_globals.get("__warningregistry__", {}).clear()
+        known = frame.f_globals.setdefault("__warningregistry__", {})
+        name = frame.f_globals.get("__name__")
+        return warnings.warn_explicit(
+            message, category, frame.f_code.co_filename, frame.f_lineno, name, known
+        )
 
     def _loading_module(
         self, original: Any, module: torch.nn.Module, state: Any, *args: Any, **kwargs: Any

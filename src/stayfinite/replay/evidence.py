@@ -22,13 +22,18 @@ _PRODUCERS_KEPT = 12
 _OPERANDS_KEPT = 8
 
 
+torch.overrides.resolve_name(torch.log)  # fills what torch keeps of its names
+_resolved = getattr(torch.overrides.resolve_name, "__wrapped__", torch.overrides.resolve_name)
+"""Without the warning filters that torch puts around it: with them, Python shows the script's own warnings again."""
+
+
 def call_name(call: Any, op: Operation | None) -> str:
     """The name of the function the script called: torch.log, Tensor.sum, F.cross_entropy."""
     if call is None:
         return op.name if op is not None else "outside"
     if isinstance(call, str):
         return call
-    name = torch.overrides.resolve_name(call) or getattr(call, "__name__", "") or str(call)
+    name = _resolved(call) or getattr(call, "__name__", "") or str(call)
     return (
         name.replace("torch.nn.functional.", "F.")
         .replace("torch.Tensor.", "Tensor.")

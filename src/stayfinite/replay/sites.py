@@ -72,8 +72,8 @@ def kind_of_file(filename: str) -> int:
     return LIBRARY if path.startswith(_STDLIB) else USER
 
 
-def user_site(skip: int = 1, *, inside_backward: bool = False) -> Site | None:
-    """The line of the user's code that runs now, or the nearest line of a library, or None.
+def user_frame(skip: int = 1, *, inside_backward: bool = False) -> FrameType | None:
+    """The innermost frame of the user's code, or the nearest one of a library, or None.
 
     inside_backward: look only at what the autograd engine itself called (a custom Function's backward, a
     recomputed checkpoint, a hook), not at the line of loss.backward().
@@ -86,13 +86,27 @@ def user_site(skip: int = 1, *, inside_backward: bool = False) -> Site | None:
             break
         kind = kind_of_file(code.co_filename)
         if kind == USER:
-            return Site(code.co_filename, frame.f_lineno, code.co_name)
+            return frame
         if kind == LIBRARY and library is None:
             library = frame
         frame = frame.f_back
-    if library is None or inside_backward:
+    return None if inside_backward else library
+
+
+def user_site(skip: int = 1, *, inside_backward: bool = False) -> Site | None:
+    """The line of the user's code that runs now, as `user_frame` finds it."""
+    frame = user_frame(skip + 1, inside_backward=inside_backward)
+    if frame is None:
         return None
-    return Site(library.f_code.co_filename, library.f_lineno, library.f_code.co_name)
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def own_frame(filename: str) -> FrameType | None:
+    """The innermost frame that runs this file of ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != filename:
+        frame = frame.f_back
+    return frame
 
 
 def called_by_user(skip: int = 1) -> bool:
