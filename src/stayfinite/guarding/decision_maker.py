@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
 from stayfinite.guarding.attempt import Outcome, Refusal
@@ -18,7 +20,7 @@ from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action
 from stayfinite.recover.aftermath import Aftermath
 from stayfinite.recover.position import DataPosition
-from stayfinite.watch.intercept import Marks, gradient_marks, reached
+from stayfinite.watch.intercept import Marks, gradient_marks, has_gradients, reached
 from stayfinite.watch.losses import Loss, as_loss
 
 
@@ -54,6 +56,8 @@ class DecisionMaker:
         self._aftermaths: list[Aftermath] = []
         self._undecided: list[_Backward] = []
         self._decision: _Decision | None = None
+        self._awaited: Any = None  # the next forward pass, while a decision is open
+        self._next_has_begun = False  # it came: the transaction is that of the next step
         self._batch: Any = None
         self._framework_step: Callable[[], Any] | None = None  # that runs now
         self.refusal: Refusal | None = None  # of this body: it is looked into when the body has ended
@@ -147,7 +151,33 @@ class DecisionMaker:
         marks = gradient_marks(optimizers)
         if self._undecided:
             self._drop_cleared([o for o, own in zip(optimizers, marks, strict=True) if not any(own)])
+        self._finish_if_cleared()
         return marks
+
+    def _finish_if_cleared(self) -> None:
+        """Who was waited for has thrown away what it would have stepped with: nobody is to come any more."""
+        if self.is_open and not any(map(has_gradients, self._decision.waiting if self._decision else ())):
+            self.finish()
+
+    def _await_forward(self) -> None:
+        """A decision is open. A forward pass from here on may be that of the next step already."""
+
+        def forward(module: torch.nn.Module, args: Any) -> None:
+            self._stop_awaiting()
+            if threading.get_ident() != here:
+                return
+            self._finish_if_cleared()
+            if self.is_open:  # gradients may be thrown away after the forward pass as well as before it
+                self._run.recovery.transaction.begin()
+                self._next_has_begun = True
+
+        here = threading.get_ident()
+        self._awaited = register_module_forward_pre_hook(forward)
+
+    def _stop_awaiting(self) -> None:
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited.remove()
 
     def _drop_cleared(self, cleared: list[Optimizer]) -> None:
         """Losses whose gradients the body has thrown away are in no update."""
@@ -199,12 +229,15 @@ class DecisionMaker:
                 self.finish()
                 self._settle(self._look(optimizer, step))
         except BaseException:
+            self._stop_awaiting()
             self._decision = None  # the update broke off, and was taken back
             raise
         if self._decision is not None and self._decision.outcome is None:
             optimizer._opt_called = True  # type: ignore[attr-defined]  # no scheduler need warn of a skipped step
         if self._decision is not None and not self._decision.waiting:
             self.finish()
+        elif self._awaited is None and self._decision is not None and self._decision.outcome is not None:
+            self._await_forward()
 
     def _look(self, optimizer: Optimizer, step: Callable[[], Any]) -> Outcome:
         """Judge the losses that reached this optimizer, for all optimizers that they reached."""
@@ -246,15 +279,17 @@ class DecisionMaker:
 
     def finish(self) -> None:
         """Nothing more belongs to the last decision: what was applied is on record now."""
+        self._stop_awaiting()
         decision, self._decision = self._decision, None
         if decision is not None and decision.outcome is not None:
             self._follower.step_is_applied(decision.outcome.attempt)
             self._owner.applied(decision.outcome)
-            self._go_on_in_body()
+            self._go_on_in_body(has_begun=self._next_has_begun)
+        self._next_has_begun = False
 
-    def _go_on_in_body(self) -> None:
+    def _go_on_in_body(self, *, has_begun: bool = False) -> None:
         """A second update in the same body is a transaction of its own, about the same batch."""
-        window = self._owner.open_window()
+        window = self._owner.open_window(has_begun=has_begun)
         if self._batch is not None:
             window.batches.append(self._batch)
             if self._framework_step is not None:
@@ -267,6 +302,7 @@ class DecisionMaker:
         the optimizer's doing.
         """
         self.finish()
+        self.put_back_aftermath([optimizer])  # it reads its learning rate before it evaluates anything
         self.trained = True
         window, value = self._owner.open_window(), None
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -22,7 +22,7 @@ from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import NoGradients, StepOwner
 from stayfinite.recover.policy import RunStopped
-from stayfinite.watch.intercept import Marks, intercept
+from stayfinite.watch.intercept import Marks, has_gradients, intercept
 from stayfinite.watch.risk import calls_closure_once
 
 Batch = TypeVar("Batch")
@@ -227,7 +227,7 @@ class WatchedLoop:
             return self._follower.step_in_replay(optimizer, step, closure)
         if not self.listening:
             return step()
-        if closure is None and not _has_gradients(optimizer):
+        if closure is None and not has_gradients(optimizer):
             return self._step_without_gradients(optimizer, step)
         if closure is None:
             return self._follower.around(lambda update: self._decide(optimizer, update), step)
@@ -277,7 +277,3 @@ class WatchedLoop:
         refusal = self.decision.refusal
         if refusal is not None and refusal.attempt.window.framework_steps:
             self._follower.locate_framework_steps(refusal)
-
-
-def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])

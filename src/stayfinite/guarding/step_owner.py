@@ -71,10 +71,11 @@ class StepOwner:
         """Some micro-batches of the next update are there."""
         return self.window is not None and bool(self.window.losses)
 
-    def open_window(self) -> Window:
+    def open_window(self, *, has_begun: bool = False) -> Window:
         """Begin the transaction of the next update, if it has not begun."""
         if self.window is None:
-            self._recovery.transaction.begin()
+            if not has_begun:
+                self._recovery.transaction.begin()
             self.window = Window()
             self._run.foresight.begin(self._run.reporter.step)
         return self.window

@@ -104,6 +104,10 @@ def _one_number(root: Tensor) -> Tensor:
 Marks = list[list[tuple[Tensor, int] | None]]
 
 
+def has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
 def gradient_marks(optimizers: Sequence[Optimizer]) -> Marks:
     """The gradients there are, and how often each was written to."""
     return [

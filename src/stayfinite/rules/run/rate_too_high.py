@@ -17,7 +17,7 @@ from stayfinite.rules.evidence import (
     told_by_error,
 )
 from stayfinite.rules.run.growth import growth
-from stayfinite.rules.run.update_size import absurd_rate, largest_update, learning_rate
+from stayfinite.rules.run.update_size import absurd_rate, largest_update, learning_rate, ruin
 
 _COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6
@@ -28,7 +28,8 @@ class RateTooHigh(Rule[FailedStep]):
 
     ## What it finds
     A failure shortly after an update that was more than 20 times as large as the weights, whatever op it showed in:
-    a softmax, an exponential, a norm. Or an overflow in an op that is defined everywhere (a product, a sum, a
+    a softmax, an exponential, a norm. Or, in a run that ended without a bad value, a loss that is a million times as
+    high ever since such an update. Or an overflow in an op that is defined everywhere (a product, a sum, a
     squared loss) after a history in which the loss or the gradient norm grew by orders of magnitude over at least
     three steps. Large updates of a run that goes on well are no finding.
 
@@ -64,12 +65,9 @@ class RateTooHigh(Rule[FailedStep]):
         failed = bool(birth or subject.state) or (not subject.run.complete and subject.trigger != "exception")
         before = first is not None and first.word in ("parameter", "state")  # weights that were bad already
         if failed and moved is not None and (first is None or first.kind in DEPENDS_ON_SIZE or before):
-            known = math.isfinite(moved)
-            far = f"by {moved:.2g} times their own size" if known else "further than float32 can measure"
-            by = "by that factor and more" if known else "to a usual one, between 1e-5 and 1"
             yield self.finding(
-                f"at learning rate {_shown(rate)} one update moved the weights {far}",
-                fix=f"lower the learning rate {by}, then restart from weights before the update",
+                f"at learning rate {_shown(rate)} one update moved the weights {_how_far(moved)}",
+                fix=f"lower the learning rate {_by(moved)}, then restart from weights before the update",
                 evidence={"update_ratio": moved, "lr": rate},
                 depth=Depth.FIRST if absurd_rate(subject) else Depth.UPSTREAM,
                 place=place,
@@ -85,6 +83,17 @@ class RateTooHigh(Rule[FailedStep]):
                 f"the learning rate {_shown(rate)} does not fit into the dtype of the weights: {first_line(failure)}",
                 fix="lower the learning rate; a usual one is between 1e-5 and 1",
                 **told_by_error(failure),
+            )
+            return
+        ruined = ruin(subject.run.history) if subject.run.complete and not subject.births else None
+        if ruined is not None:
+            yield self.finding(
+                f"at learning rate {_shown(ruined.lr)} the update of step {ruined.step} moved the weights "
+                f"{_how_far(ruined.moved)}: the loss, {ruined.before:.3g} before, is {ruined.after:.3g} at the end",
+                fix=f"lower the learning rate {_by(ruined.moved)}, then start again: no later step brings it back",
+                evidence={"update_ratio": ruined.moved, "lr": ruined.lr},
+                depth=Depth.FIRST,
+                place=place,
             )
             return
         grown = growth(subject.run.history)
@@ -113,6 +122,16 @@ class RateTooHigh(Rule[FailedStep]):
             depth=depth_of_run_cause(subject),
             place=place,
         )
+
+
+def _how_far(moved: float) -> str:
+    return (
+        f"by {moved:.2g} times their own size" if math.isfinite(moved) else "further than float32 can measure"
+    )
+
+
+def _by(moved: float) -> str:
+    return "by that factor and more" if math.isfinite(moved) else "to a usual one, between 1e-5 and 1"
 
 
 def _place(step: FailedStep) -> Place:

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import StepRecord
 
 _MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
 _RECENT = 16
 _ABSURD = 1.0
+_RUINED = 1e6  # times the loss before
+_LASTING = 3  # losses after it: one may be an outlier
+
+
+@dataclass(frozen=True, slots=True)
+class Ruin:
+    """A run that stayed finite, but whose loss never came back from one update."""
+
+    step: int
+    lr: float | None
+    moved: float  # times the size of the weights
+    before: float
+    after: float
+
+
+def ruin(history: Sequence[StepRecord]) -> Ruin | None:
+    """The update that ruined a finished run: far too large, and the loss a million times as high ever since."""
+    losses = [abs(r.loss) if r.loss is not None and math.isfinite(r.loss) else None for r in history]
+    for number, record in enumerate(history):
+        if not record.applied or record.update_ratio is None or record.update_ratio < _MANY_TIMES:
+            continue
+        before = [loss for loss in losses[: number + 1] if loss is not None]
+        after = [loss for loss in losses[number + 1 :] if loss is not None]
+        if before and len(after) >= _LASTING and min(after) >= _RUINED * max(max(before), 1e-30):
+            return Ruin(record.step, record.lr, record.update_ratio, before[-1], after[-1])
+    return None
 
 
 def largest_update(step: FailedStep) -> float | None:

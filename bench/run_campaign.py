@@ -1,0 +1,129 @@
+"""Random scripts under `stayfinite run`: with a bad batch they must end in the bits of python alone without it.
+
+    python bench/run_campaign.py --trials 300 --seed 1      exit code 1 if any differs
+    python bench/run_campaign.py --seed 1 --only 17         one of them again: its script and what differs
+
+A trial is a script of its own (bench/trials/scripts.py): model x optimizer x way to write the loop x way to call the
+step x schedule x clipping x accumulation x average x scaler x fault. Where a script has a GradScaler, which skips for
+itself, the reference is python alone with the bad batch. Each trial runs in two forked processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import runpy
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from trials.bits import bits, differing
+from trials.scripts import Script, draw, simpler, source
+
+from stayfinite.launch import Options, run
+
+LIMIT = 120.0  # seconds
+
+
+def forked(script: Path, saved: Path, *, guarded: bool) -> str | None:
+    """Run it in a process of its own; gives what went wrong."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            log = os.open(saved.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.chdir(script.parent)
+            if guarded:
+                options = Options(str(script), (str(saved),), locate="off", prove=False)
+                run(options, lambda incidents, remarks, files: None)
+            else:
+                sys.argv = [str(script), str(saved)]
+                runpy.run_path(str(script), run_name="__main__")
+            code = 0
+        except BaseException:  # noqa: BLE001 - the child must not go on in its parent's place
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.kill(os.getpid(), 9) if code == 0 and saved.exists() else os._exit(code)
+    end = time.monotonic() + LIMIT
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return "it hangs"
+        time.sleep(0.005)
+    if saved.exists():
+        return None
+    return saved.with_suffix(".log").read_text(encoding="utf-8").strip().rpartition("\n")[2] or "no result"
+
+
+def differences(script: Script) -> list[str]:
+    """What the guarded run ends with that the reference does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        found: list[dict[str, Any]] = []
+        for guarded in (False, True):
+            without = not guarded and script.scaler == "none"
+            path = Path(folder) / f"train_{guarded}.py"
+            path.write_text(source(script, without=without), encoding="utf-8")
+            saved = Path(folder) / f"end_{guarded}.pt"
+            wrong = forked(path, saved, guarded=guarded)
+            if wrong is not None:
+                return [f"raised {'guarded' if guarded else 'plain'}: {wrong}"]
+            loaded = torch.load(saved, weights_only=False)
+            found.append(bits(generators=False, **loaded))
+    return differing(*found)
+
+
+def shrunk(script: Script) -> tuple[Script, list[str]]:
+    """The simplest script near this one that still differs."""
+    found, again = differences(script), True
+    while again:
+        again = False
+        for less in simpler(script):
+            told = differences(less)
+            if told and told[0].split(":")[0] == found[0].split(":")[0]:
+                script, found, again = less, told, True
+                break
+    return script, found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="this trial alone, with its script")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console()
+    numbers = [asked.only] if asked.only is not None else range(asked.trials)
+    failed = 0
+    with Progress(console=console) as progress:
+        for number in progress.track(numbers, description="trials"):
+            script = draw(random.Random(f"{asked.seed}-{number}"))
+            found = differences(script)
+            if found:
+                failed += 1
+                least, how = shrunk(script)
+                console.print(
+                    f"trial {number}: {', '.join(how[:4])}{' ...' if len(how) > 4 else ''}\n  {least}"
+                )
+                if asked.only is not None:
+                    console.print(source(least, without=False), markup=False)
+    console.print(f"{failed} of {len(numbers)} differ")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""RUN010 on runs that ended without a bad value: ruined by one update, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from stayfinite.findings.ranking import explain
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
+
+
+def found(losses: Sequence[float], updates: Sequence[float]) -> list[str]:
+    records = tuple(
+        StepRecord(step, loss, lr=0.5, update_ratio=ratio, applied=True)
+        for step, (loss, ratio) in enumerate(zip(losses, updates, strict=True))
+    )
+    run = RunRecord(history=records, complete=True)
+    step = FailedStep(step=len(records), phase="state", trigger="parameter", run=run)
+    return [f"{finding.code}: {finding.message}" for finding in explain(step)]
+
+
+def test_a_loss_that_never_came_back_from_one_update() -> None:
+    told = found([2.3, 1e32, 3e32, 2e32, 1e32], [1e31, 0.9, 0.5, 0.4, 0.3])
+    assert told[0].startswith(
+        "RUN010: at learning rate 0.5 the update of step 0 moved the weights by 1e+31 times"
+    )
+    assert "the loss, 2.3 before, is 1e+32 at the end" in told[0]
+
+
+@pytest.mark.parametrize(
+    "losses, updates",
+    [
+        ([2.3, 1e9, 400.0, 30.0, 2.0], [1e31, 0.9, 0.5, 0.4, 0.3]),  # it came back
+        ([2.3, 1e32, 3e32, 2e32, 1e32], [0.5, 0.9, 0.5, 0.4, 0.3]),  # no update went far
+        ([2.3, 2.2, 2.1, 2.0, 1.9], [50.0, 0.9, 0.5, 0.4, 0.3]),  # a first update on small weights
+    ],
+)
+def test_what_is_no_ruin(losses: list[float], updates: list[float]) -> None:
+    assert not any("moved the weights" in told for told in found(losses, updates))
