@@ -91,7 +91,12 @@ def differences(script: Script) -> list[str]:
                 return [f"raised {'guarded' if guarded else 'plain'}: {wrong}"]
             loaded = torch.load(saved, weights_only=False)
             found.append(bits(generators=False, **loaded))
-    return differing(*found)
+    skipped = script.scaler != "none"  # python alone keeps what a step that its scaler skipped did to buffers
+    return [name for name in differing(*found) if not (skipped and _is_spoilt(found[0].get(name)))]
+
+
+def _is_spoilt(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not bool(value.isfinite().all())
 
 
 def shrunk(script: Script) -> tuple[Script, list[str]]:
