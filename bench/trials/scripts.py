@@ -55,6 +55,7 @@ SCHEDULES = {
     "one cycle": "torch.optim.lr_scheduler.OneCycleLR({of}, 0.1, total_steps=40)",
     "lambda": "torch.optim.lr_scheduler.LambdaLR({of}, lambda n: 1 / (n + 1))",
     "by hand": "",
+    "epoch": "torch.optim.lr_scheduler.ExponentialLR({of}, 0.5)",
 }
 CLIPS = {
     "none": "",
@@ -262,9 +263,11 @@ def _body(script: Script) -> str:
             clip=clip,
             step=step,
         )
-    if script.schedule == "by hand":
-        body = "for group in opt.param_groups:\n    group['lr'] = 0.05 / (update + 1)\n" + body
-    elif script.schedule != "none":
+    first = {
+        "by hand": "for group in opt.param_groups:\n    group['lr'] = 0.05 / (update + 1)\n",
+        "epoch": f"if update and update % {BATCHES} == 0:\n    scheduler.step()\n",
+    }.get(script.schedule, "")
+    if script.schedule != "none" and not first:
         body += "scheduler.step()\n"
     body += {
         "none": "",
@@ -274,7 +277,7 @@ def _body(script: Script) -> str:
             "        a.lerp_(p, 0.1)\n"
         ),
     }[script.average]
-    return "if update in SKIP:\n    {leave}\n" + body
+    return first + "if update in SKIP:\n    {leave}\n" + body
 
 
 def _loop(script: Script, body: str) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
 from stayfinite.guarding.attempt import Outcome, Refusal
+from stayfinite.guarding.next_forward import NextForward
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
@@ -56,7 +55,7 @@ class DecisionMaker:
         self._aftermaths: list[Aftermath] = []
         self._undecided: list[_Backward] = []
         self._decision: _Decision | None = None
-        self._awaited: Any = None  # the next forward pass, while a decision is open
+        self._next_forward = NextForward(self._forward_begins)  # waited for while a decision is open
         self._next_has_begun = False  # it came: the transaction is that of the next step
         self._batch: Any = None
         self._framework_step: Callable[[], Any] | None = None  # that runs now
@@ -136,11 +135,22 @@ class DecisionMaker:
                 aftermath.put_back()
                 self._aftermaths.remove(aftermath)
 
+    def saw_schedule(self, scheduler: Any, with_every_update: bool) -> None:
+        """A schedule has moved on. Nobody knows whether anything follows that a refused update could end with."""
+        if with_every_update:
+            self.hold_aftermath()
+        for aftermath in self._aftermaths if not with_every_update else ():
+            aftermath.leave(scheduler)
+
+    def hold_aftermath(self) -> None:
+        """Take it back for now; more may follow."""
+        for aftermath in self._aftermaths:
+            aftermath.put_back()
+
     def settle_for_save(self) -> None:
         """For a save in the middle of a body: bring the state to what it will be when the body is over."""
         self.finish()
-        for aftermath in self._aftermaths:
-            aftermath.put_back()
+        self.hold_aftermath()
         self._run.recovery.scaling.settle_refusal(for_now=True)
 
     # -- backward passes
@@ -159,25 +169,12 @@ class DecisionMaker:
         if self.is_open and not any(map(has_gradients, self._decision.waiting if self._decision else ())):
             self.finish()
 
-    def _await_forward(self) -> None:
-        """A decision is open. A forward pass from here on may be that of the next step already."""
-
-        def forward(module: torch.nn.Module, args: Any) -> None:
-            self._stop_awaiting()
-            if threading.get_ident() != here:
-                return
-            self._finish_if_cleared()
-            if self.is_open:  # gradients may be thrown away after the forward pass as well as before it
-                self._run.recovery.transaction.begin()
-                self._next_has_begun = True
-
-        here = threading.get_ident()
-        self._awaited = register_module_forward_pre_hook(forward)
-
-    def _stop_awaiting(self) -> None:
-        awaited, self._awaited = self._awaited, None
-        if awaited is not None:
-            awaited.remove()
+    def _forward_begins(self) -> None:
+        """While a decision is open: this pass may be that of the next step already."""
+        self._finish_if_cleared()
+        if self.is_open:  # gradients may be thrown away after the forward pass as well as before it
+            self._run.recovery.transaction.begin()
+            self._next_has_begun = True
 
     def _drop_cleared(self, cleared: list[Optimizer]) -> None:
         """Losses whose gradients the body has thrown away are in no update."""
@@ -229,15 +226,15 @@ class DecisionMaker:
                 self.finish()
                 self._settle(self._look(optimizer, step))
         except BaseException:
-            self._stop_awaiting()
+            self._next_forward.stop()
             self._decision = None  # the update broke off, and was taken back
             raise
         if self._decision is not None and self._decision.outcome is None:
             optimizer._opt_called = True  # type: ignore[attr-defined]  # no scheduler need warn of a skipped step
         if self._decision is not None and not self._decision.waiting:
             self.finish()
-        elif self._awaited is None and self._decision is not None and self._decision.outcome is not None:
-            self._await_forward()
+        elif self._decision is not None and self._decision.outcome is not None:
+            self._next_forward.wait()
 
     def _look(self, optimizer: Optimizer, step: Callable[[], Any]) -> Outcome:
         """Judge the losses that reached this optimizer, for all optimizers that they reached."""
@@ -279,7 +276,7 @@ class DecisionMaker:
 
     def finish(self) -> None:
         """Nothing more belongs to the last decision: what was applied is on record now."""
-        self._stop_awaiting()
+        self._next_forward.stop()
         decision, self._decision = self._decision, None
         if decision is not None and decision.outcome is not None:
             self._follower.step_is_applied(decision.outcome.attempt)

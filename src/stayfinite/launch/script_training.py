@@ -74,8 +74,10 @@ class ScriptTraining:
         self._observers.hear("batch", self._next_batch)
         self._observers.hear("backward", self._first_backward)
         self._observers.hear("scaler_step", self._scaler_step)
+        self._observers.hear("file_save", self._saving)
         self._observers.optimizers.on_created = self._optimizer_was_made
         self._observers.scalers.on_skip = self._scaler_skipped
+        self._observers.schedulers.on_stepped = self._scheduler_stepped
         self._wait_for_forward()
 
     def remove(self) -> None:
@@ -341,6 +343,22 @@ class ScriptTraining:
 
     def wants_scaler_update(self, update: Callable[[], None], *, forced: bool) -> None:
         update()
+
+    def _scheduler_stepped(self, scheduler: Any, with_every_update: bool) -> None:
+        """After a refused update, where no batch ends the step: one of the update is taken back, of an epoch stays."""
+        if (loop := self._loop_without_batches) is not None:
+            loop.decision.saw_schedule(scheduler, with_every_update)
+
+    def _saving(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same for averages: what is saved is as it will be when the next step begins, if one does."""
+        if (loop := self._loop_without_batches) is not None:
+            loop.decision.hold_aftermath()
+        return original(*args, **kwargs)
+
+    @property
+    def _loop_without_batches(self) -> WatchedLoop | None:
+        own = self._loop if self._driven is None else None
+        return own if own is not None and not own.replaying else None
 
     def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Accelerate puts a step of its own in the place of the optimizer's while a scaler steps it."""

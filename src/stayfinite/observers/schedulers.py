@@ -53,6 +53,7 @@ class SchedulerObserver:
         self.known: list[ObservedScheduler] = []
         self.loads: list[LoadEvent] = []
         self.on_load: Callable[[Any, Place], None] | None = None
+        self.on_stepped: Callable[[Any, bool], None] | None = None  # and whether it steps with every update
         self._inside = 0
 
     def install(self, hear: Hear) -> None:
@@ -119,6 +120,8 @@ class SchedulerObserver:
         if isinstance(rate, (int, float, torch.Tensor)):
             seen.lrs.append(float(rate))
         self._on_step()
+        if self.on_stepped is not None:
+            self.on_stepped(scheduler, seen.steps * 2 >= seen.optimizer.steps - seen.updates_before)
         return result
 
     def _note_rate(self, scheduler: Any, how: str, before: float | None, place: Place) -> None:

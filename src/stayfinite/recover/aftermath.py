@@ -33,6 +33,14 @@ class Aftermath:
         scheduled = [o for o in optimizers if any(optimizer_of(s) in (o, None) for s in schedulers)]
         self._groups = [(group, _finite(copy_group(group))) for o in scheduled for group in o.param_groups]
 
+    def leave(self, scheduler: Any) -> None:
+        """This schedule has nothing to do with the refused update: what it does stays."""
+        optimizer = optimizer_of(scheduler)
+        self._schedulers = [each for each in self._schedulers if each[0] is not scheduler]
+        if not any(optimizer_of(kept) in (optimizer, None) for kept, _ in self._schedulers):
+            own = [] if optimizer is None else [id(group) for group in optimizer.param_groups]
+            self._groups = [each for each in self._groups if id(each[0]) not in own]
+
     def put_back(self) -> None:
         if self._averages:
             with torch.no_grad():

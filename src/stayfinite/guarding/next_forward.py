@@ -1,0 +1,35 @@
+"""NextForward: the next forward pass of this thread, heard before it changes anything. Nothing is hooked otherwise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+
+class NextForward:
+    """Waits for one pass at a time."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._hook: Any = None
+
+    def wait(self) -> None:
+        """From now on; waiting twice is waiting once."""
+        if self._hook is not None:
+            return
+        here = threading.get_ident()
+
+        def heard(module: Any, args: Any) -> None:
+            if threading.get_ident() == here:
+                self.stop()
+                self._then()
+
+        self._hook = register_module_forward_pre_hook(heard)
+
+    def stop(self) -> None:
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
