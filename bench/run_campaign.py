@@ -38,6 +38,9 @@ FOUND = (
         optimizer="lbfgs", call="step(closure)", schedule="lambda", fault="nan gradient", at=(3, 6), seed=563
     ),
     Script(optimizer="lbfgs", call="step(closure)", fault="nan batch", at=(0,)),
+    Script(model="dropout", call="bound", fault="inf batch", at=(1, 2), seed=396),
+    Script(schedule="lambda", fault="nan gradient", at=(11,), seed=445),
+    Script(schedule="epoch", average="averaged model", fault="nan batch", at=(2, 11)),
 )
 """Trials that differed once; they are tried first."""
 

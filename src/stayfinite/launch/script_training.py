@@ -160,12 +160,12 @@ class ScriptTraining:
         if self._first_forward is not None:
             self._first_forward.remove()
             self._first_forward = None
-        self._first_steps.close()
         with self._tracer.only_looking():
             try:
                 self._make_guard(optimizers)
             except (ValueError, TypeError, OSError) as error:
                 self.obstacle = f"{type(error).__name__}: {error}"
+        self._first_steps.close()  # after the guard listens: who holds on to `optimizer.step` calls the guard, too
 
     def _make_guard(self, optimizers: list[Optimizer]) -> None:
         optimizers = self._of_all_ranks(optimizers)
