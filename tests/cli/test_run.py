@@ -228,6 +228,9 @@ def test_threads_that_are_no_daemons_are_waited_for(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["missing.py"], "there is no such script"),
+        (["accelerate", "launch", "here.py"], "`accelerate launch ... -m stayfinite run train.py`"),
+        (["-m", "accelerate.commands.launch", "here.py"], "which would not be guarded"),
+        (["deepspeed", "here.py"], "`deepspeed ... --module stayfinite run train.py`"),
         (["--format", "json", "here.py"], "--output"),
         (["--locate", "sometimes", "here.py"], "sometimes"),
         (["--max-incidents", "0", "here.py"], "max-incidents"),

@@ -82,6 +82,10 @@ def faulty(rng: random.Random, dtype: torch.dtype, count: int, width: int, block
             rows[at] = rng.randrange(1, 99)
         elif kind == 3:
             rows[at] = rows[rng.choice(places)]
+        elif (
+            kind == 4 and rng.random() < 0.5
+        ):  # the same in the middle, where rows are told apart first, only
+            rows[at, width // 4 : -width // 4] = rows[rng.choice(places), width // 4 : -width // 4]
         elif kind == 4:  # nearly a repeat, nearly of one value
             rows[at] = rows[rng.choice(places)]
             rows[at, rng.randrange(width)] += 1
@@ -94,6 +98,7 @@ def faulty(rng: random.Random, dtype: torch.dtype, count: int, width: int, block
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_random_faults(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_files, "MOST_CHUNK", 16 << 10)  # many blocks, units and groups of a small file
+    monkeypatch.setattr(examine_module, "MOST_CHUNK", 16 << 10)
     monkeypatch.setattr(examine_module, "_LEAST_UNIT", 48 << 10)
     monkeypatch.setattr(repeated_module, "_SORTED_TOGETHER", 32)
     monkeypatch.setattr(repeated_module, "_DEALT_TOGETHER", 24)

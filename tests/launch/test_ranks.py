@@ -134,3 +134,35 @@ def test_copies_of_a_script_that_is_not_distributed_are_told_apart(tmp_path: Pat
     assert code == 0 and "nan" not in output
     assert "2 copies of it trained, each by itself" in errors and errors.count("Born at") == 1
     assert len(list((tmp_path / "stayfinite-runs").iterdir())) == 1
+
+
+STARTS_ITS_SECOND_RANK = """
+import os, subprocess, sys
+import torch
+import torch.distributed as dist
+rank = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+if rank == 0:
+    other = subprocess.Popen([sys.executable, os.path.abspath("train.py"), "1"])
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    loss = model(torch.full((2, 4), 1.0 + rank)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("ends with", round(sum(float(p.detach().sum()) for p in model.parameters()), 6), flush=True)
+dist.barrier()
+if rank == 0:
+    sys.exit(other.wait())
+"""
+
+
+@pytest.mark.long
+def test_a_rank_that_the_script_starts_itself_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STARTS_ITS_SECOND_RANK)
+    code, output, errors = ended(tmp_path, *STAYFINITE, "train.py")
+    assert code == 0 and len(sums(output)) == 1
+    said = " ".join(errors.split())
+    assert "watched but not guarded: not all 2 ranks" in said and "--nproc-per-node 2" in said

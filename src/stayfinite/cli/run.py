@@ -13,6 +13,16 @@ from stayfinite.cli._drill import CommandWithDrill, drill_and_leave
 from stayfinite.cli._report_file import check_output
 from stayfinite.findings import Incident
 
+_OTHER_LAUNCHERS = {
+    "accelerate": "accelerate launch ... -m",
+    "accelerate-launch": "accelerate launch ... -m",
+    "accelerate.commands.launch": "accelerate launch ... -m",
+    "accelerate.commands.accelerate_cli": "accelerate launch ... -m",
+    "deepspeed": "deepspeed ... --module",
+    "deepspeed.launcher.runner": "deepspeed ... --module",
+}
+"""What starts scripts, as a command or a module, and how it starts a module instead."""
+
 
 @click.command(
     "run",
@@ -144,6 +154,12 @@ def command(
         raise click.UsageError("--format json needs --output FILE, because stdout belongs to the script.")
     if policy == "watch" and clip is not None:
         raise click.UsageError("--policy watch changes nothing in the run, so it cannot --clip.")
+    launcher = _OTHER_LAUNCHERS.get(target if module else Path(target).stem)
+    if launcher is not None and (module or not target.endswith(".py")):
+        raise click.UsageError(
+            f"{target} starts the script in processes of its own, which would not be guarded. Turn it round: "
+            f"`{launcher} stayfinite run train.py`."
+        )
     if not module and target != "torchrun" and not Path(target).is_file():
         raise click.UsageError(f"can't open file {target!r}: there is no such script.")
     check_output(output, [] if module else [target])

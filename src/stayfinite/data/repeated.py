@@ -26,7 +26,7 @@ _LOOKED_AT_FIRST = 512
 _ALIKE = {ONE_WORD: 0.0, _SOME: 0.02}
 """The share of rows that may agree in so many words, among those that are looked at first."""
 _READ_ONE_BY_ONE = 20_000
-_SORTED_TOGETHER, _DEALT_TOGETHER = 1 << 17, 1 << 15
+_SORTED_TOGETHER, _DEALT_TOGETHER = 1 << 17, 1 << 16
 
 
 def fingerprints(block: torch.Tensor, part: int = 0) -> torch.Tensor:
@@ -137,11 +137,12 @@ def _suspects(keys: torch.Tensor, jobs: int) -> torch.Tensor:
         end = min(begin + _DEALT_TOGETHER, count)
         digests = halves[2 * begin : 2 * end : 2] ^ halves[2 * begin + 1 : 2 * end : 2]
         group = digests.view("uint8")[::4] & numpy.uint8(groups - 1)
-        by_group = numpy.argsort(group, kind="stable")  # of single bytes: by counting
-        numpy.take(digests, by_group, out=dealt[begin:end])
-        order[begin:end] = by_group
-        order[begin:end] += begin
-        return begin + numpy.concatenate(([0], numpy.cumsum(numpy.bincount(group, minlength=groups))))
+        in_order, rows = (
+            made.numpy() for made in torch.sort(torch.from_numpy(group))
+        )  # of bytes: by counting
+        numpy.take(digests, rows, out=dealt[begin:end], mode="clip")
+        numpy.add(rows, begin, out=order[begin:end], casting="unsafe")
+        return begin + numpy.searchsorted(in_order, numpy.arange(groups + 1, dtype="uint16"))
 
     def meet(group: int) -> torch.Tensor:
         parts = [slice(places[group], places[group + 1]) for places in borders]

@@ -89,6 +89,7 @@ def _conclude(
 ) -> tuple[list[Incident], list[str]]:
     """The incidents of the run, located by a second run where the first was not traced."""
     incidents, remarks = session.finish(outcome), list(session.remarks())
+    start.ranks = session.ranks
     if options.traced or outcome.interrupted:
         return incidents, remarks
     if session.needs_second_run:

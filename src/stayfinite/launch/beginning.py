@@ -29,6 +29,8 @@ class Beginning:
         self.folder = os.getcwd()  # noqa: PTH109 - as it is spelled, whatever links are in it
         self.files = FileChanges()
         self.hash_seed = seed_of_this_run()
+        self.ranks = 1
+        """Of the training. A script may clear the variables of its launcher away, as Lightning does."""
 
     def watch_files(self, target: str, arguments: Sequence[str]) -> None:
         """Note from now on what happens to files: here, beside the script, and in folders it is given."""

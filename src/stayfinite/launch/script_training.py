@@ -25,6 +25,7 @@ from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script_guard import ScriptGuard
 from stayfinite.launch.training_parts import training_parts
+from stayfinite.launch.unguarded_ranks import obstacle_of_ranks
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Action, Policy
 from stayfinite.recover.ladder import Counters
@@ -47,10 +48,12 @@ class ScriptTraining:
         policy: Policy | None,
         options: Options,
         folder: RunFolder,
+        launched: int = 1,
     ) -> None:
-        """`policy`: None refuses nothing."""
+        """`policy`: None refuses nothing. `launched`: how many ranks were started like this one."""
         self._observers, self._detector, self._tracer = observers, detector, detector.tracer
         self._policy, self._options, self._folder = policy, options, folder
+        self._launched = launched
         self._guard: ScriptGuard | None = None
         self._loop: WatchedLoop | None = None
         self._listening = ExitStack()
@@ -173,6 +176,9 @@ class ScriptTraining:
         models, averages = training_parts(optimizers)
         refuses = self._policy is not None
         self.world_size = world_size()
+        self.obstacle = obstacle_of_ranks(self._launched, models.values())
+        if self.obstacle is not None:
+            return
         guard = ScriptGuard(
             self._observers,
             next(iter(models.values())) if len(models) == 1 else models,

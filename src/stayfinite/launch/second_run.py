@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -62,7 +61,7 @@ class FailurePoint:
 
 def obstacle(options: Options, beginning: Beginning, failure: FailurePoint) -> str | None:
     """Why there is no second run, as the end of a sentence; None if there can be one."""
-    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+    if beginning.ranks > 1:
         return "that takes a second run, and there is none of several ranks; a Guard in the script repeats the step"
     if failure.seconds > options.locate_limit:
         return (

@@ -52,7 +52,9 @@ class Session:
         self.history = self.observers.history
         self.detector = FailureDetector(self.observers, self.tracer)
         self.folder = RunFolder(options.run_dir, self._place.rank)
-        self.training = ScriptTraining(self.observers, self.detector, self._policy(), options, self.folder)
+        self.training = ScriptTraining(
+            self.observers, self.detector, self._policy(), options, self.folder, self._place.ranks
+        )
         self._has_spawned = False
         self.sign: str | None = None  # of trouble in a script that never trained
         self._state: tuple[StateTensor, ...] = ()  # what is not finite when the script is over
@@ -147,6 +149,11 @@ class Session:
     @property
     def _has_trained(self) -> bool:
         return any(seen.steps for seen in self.observers.optimizers.known.values())
+
+    @property
+    def ranks(self) -> int:
+        """How many train together, or were started together."""
+        return max(self._place.ranks, self.training.world_size)
 
     def close(self, incidents: list[Incident]) -> None:
         """Say in the incidents what was done about them, and keep the folder of the run if it is worth keeping."""

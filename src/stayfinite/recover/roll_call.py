@@ -40,14 +40,14 @@ class RollCall:
         _made[name] = _made.get(name, 0) + 1
         self.key = f"stayfinite/roll/{name}/{_made[name]}"
 
-    def all_came(self) -> bool:
+    def all_came(self, seconds: float = SECONDS) -> bool:
         """The same answer on every rank that asks."""
         store: Any = dist.distributed_c10d._get_default_store()
         verdict = f"{self.key}/verdict"
         if store.add(self.key, 1) == dist.get_world_size():
             return _agreed(store, verdict, _TOGETHER)
         try:
-            store.wait([verdict], timedelta(seconds=SECONDS))
+            store.wait([verdict], timedelta(seconds=seconds))
         except RuntimeError:  # it timed out
             return _agreed(store, verdict, _ALONE)
         return bytes(store.get(verdict)) == _TOGETHER.encode()

@@ -180,6 +180,38 @@ TWINS = [
         def spread(x):
             return x.std(-1)
         """),
+    _twin("SRC007", "a norm over all weights, in the loss or in the log", 5, """
+        def penalty(model):
+            total = torch.zeros(())
+            for p in model.parameters():
+                total = total + p.norm(2) ** 2
+            return total ** 0.5
+        """, """
+        def logged(model):
+            total = 0.0
+            for p in model.parameters():
+                total += p.grad.data.norm(2).item() ** 2
+            return total ** 0.5
+
+
+        def logged_at_once(model):
+            return sum(p.grad.norm().item() ** 2 for p in model.parameters()) ** 0.5
+
+
+        def on_the_device(model):
+            total = 0.0
+            for p in model.parameters():
+                total += p.grad.data.norm(2) ** 2
+            return total ** 0.5, (model.weight.data ** 2).sum() ** 0.5
+        """),
+    _twin("SRC005", "the root of a mean square, with a gradient and without", 2, """
+        def error(x, y):
+            return (x - y).square().mean().sqrt()
+        """, """
+        def shown(x, y, losses):
+            rms = (x - y).detach().square().mean().sqrt()
+            return rms, torch.tensor(losses).square().mean().sqrt(), x.cpu().numpy().var() ** 0.5
+        """),
     _twin("SRC007", "gamma correction of a sigmoid", 7, """
         class Mask(nn.Module):
             def __init__(self):

@@ -94,9 +94,11 @@ class Caller(TorchCaller):
         if name == "abs" and args:
             return self.apply(node, "abs", args, options, "function")
         if name == "sum" and args:
-            return (
-                self.apply(node, "sum", [element_of(args[0])], {}, "function") if args[0].items else UNKNOWN
-            )
+            if not args[0].items:
+                return UNKNOWN
+            element = element_of(args[0])
+            total = self.apply(node, "sum", [element], {}, "function")
+            return replace(total, kind="number") if element.kind == "number" and total.known else total
         if name == "range":
             return Value(kind="range", items=(Value(kind="number", traits=frozenset({"loop_index"})),))
         if name in ("list", "tuple", "reversed", "sorted", "iter", "next") and args:

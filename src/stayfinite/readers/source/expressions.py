@@ -13,7 +13,7 @@ from stayfinite.readers.source.arithmetic import Arithmetic
 from stayfinite.readers.source.names import dotted, resolve, variables
 from stayfinite.readers.source.scope import MASK_UNKNOWN, NONE, POSITIVE_UNKNOWN, UNKNOWN, ClassFacts
 from stayfinite.readers.source.transfer import span_of
-from stayfinite.readers.source.values import element_of, join, number
+from stayfinite.readers.source.values import element_of, join, number, without_gradient
 from stayfinite.readers.source.vocabulary import EPS_NAME, FULL, HALF, MASK_NAME
 
 _OPERATORS: dict[type[ast.operator], str] = {
@@ -110,8 +110,12 @@ class Evaluator(Arithmetic):
             if self.scope.owner is not None and name.startswith("self.") and name.count(".") == 1:
                 return self.attribute_of(self.scope.owner, node.attr)
         inner = self.evaluate(node.value)
-        if node.attr in ("T", "mT", "H", "data", "real"):
+        if node.attr in ("T", "mT", "H", "real"):
             return inner
+        if node.attr == "data":
+            return without_gradient(inner)
+        if node.attr == "grad" and not any("create_graph" in line for line in self.lines):
+            return Value("tensor", grad=False)
         if (
             node.attr in ("min", "tiny", "eps", "max", "smallest_normal")
             and inner.kind == "finfo"

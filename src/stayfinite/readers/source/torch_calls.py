@@ -14,7 +14,7 @@ from stayfinite.readers.source.layers import Layer
 from stayfinite.readers.source.names import torch_function
 from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN
 from stayfinite.readers.source.transfer import TRANSFERS, Draft
-from stayfinite.readers.source.values import element_of
+from stayfinite.readers.source.values import element_of, without_gradient
 from stayfinite.readers.source.vocabulary import (
     DISTRIBUTIONS_WITH_SCALE,
     KEEPS,
@@ -151,8 +151,10 @@ class TorchCaller(Evaluator):
             return element_of(args[0]) if args else UNKNOWN
         if name in KEEPS:
             return self._kept(name, args, options)
+        if name == "item":
+            return Value("number", grad=False)
         if name in ("detach",):
-            return replace(args[0], grad=False) if args and args[0] is not UNKNOWN else UNKNOWN
+            return without_gradient(args[0]) if args else UNKNOWN
         if name in ("to", "type", "half", "bfloat16", "type_as", "astype"):
             return self.cast(node, name, args, options, style)
         if name in PIECES or name in ("topk", "sort", "kthvalue"):
@@ -215,6 +217,8 @@ class TorchCaller(Evaluator):
 
     def _kept(self, name: str, args: list[Value], options: dict[str, Value]) -> Value:
         value = args[0] if args else UNKNOWN
+        if name == "numpy":
+            value = without_gradient(value)
         if value is UNKNOWN:
             return UNKNOWN
         if name in ("float", "double"):
@@ -258,7 +262,7 @@ class TorchCaller(Evaluator):
         dtype = options.get("dtype")
         named = str(dtype.const) if dtype is not None and dtype.kind == "dtype" else None
         if not numbers:
-            return Value("tensor", grad=grad or None, dtype=named, reference=args[0] if args else None)
+            return Value("tensor", grad=grad, dtype=named, reference=args[0] if args else None)
         finite = [value for value in numbers if not math.isnan(value)]
         traits = {"literal"} | ({"holds_nan"} if len(finite) < len(numbers) else set())
         shape = _literal_shape(args[0])

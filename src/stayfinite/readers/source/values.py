@@ -45,9 +45,17 @@ def join(a: Value, b: Value) -> Value:
     return Value(
         "number" if numbers else "tensor", *span, made=a.made or b.made,
         const=a.const if a.const == b.const else None,
-        dtype=a.dtype if a.dtype == b.dtype else None, grad=a.grad or b.grad,
+        dtype=a.dtype if a.dtype == b.dtype else None, grad=_flow(a, b),
         traits=a.traits & b.traits | ((a.traits | b.traits) & EDGE_TRAITS),
     )  # fmt: skip
+
+
+def _flow(a: Value, b: Value) -> bool | None:
+    """Whether a gradient flows through either; a number has no say, and None is not known."""
+    if a.grad or b.grad:
+        return True
+    flows = [value.grad for value in (a, b) if value.kind != "number"]
+    return False if all(flow is False for flow in flows) else None
 
 
 def element_of(value: Value) -> Value:
@@ -60,3 +68,8 @@ def element_of(value: Value) -> Value:
     if value.kind in ("tensor", "mask"):
         return replace(value, shape=None)
     return UNKNOWN
+
+
+def without_gradient(value: Value) -> Value:
+    """The same numbers, out of the graph."""
+    return Value("tensor", grad=False) if value is UNKNOWN else replace(value, grad=False)

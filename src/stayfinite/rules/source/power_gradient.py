@@ -78,8 +78,11 @@ class PowerBelowOneAtZero(Rule[SourceFile]):
                 if number is not None
                 else f"`{exponent_text(operation.text)}` (which may be below 1)"
             )
+            trouble = "the gradient at 0 is infinite"
+            if not grows_with_gradient(operation, base):
+                trouble = "at 0 it has no value"
             yield self.finding(
-                f"power {shown} of {origin(base)}: the gradient at 0 is infinite",
+                f"power {shown} of {origin(base)}: {trouble}",
                 fix="compute in log space (torch.logsumexp of exponent * log x), or clamp the "
                 "base above 0 first",
                 evidence={**evidence(operation, base), "exponent": number},
