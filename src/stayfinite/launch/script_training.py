@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from stayfinite.guarding.framework_steps import around_framework_step
 from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.hooks import FRAMEWORK_STEPS, imported, listen_if_lost, listen_to
 from stayfinite.launch.failure_detector import FailureDetector
-from stayfinite.launch.handed_batches import HandedBatches
+from stayfinite.launch.loader_steps import LoaderSteps
 from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script_guard import ScriptGuard
@@ -34,8 +33,6 @@ from stayfinite.recover.roll_call import trained_by_all
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.wrapped import optimizer_of
 from stayfinite.watch.intercept import around_step, intercept, roots_of
-
-_BESIDE_KEPT = 8
 
 
 class ScriptTraining:
@@ -59,11 +56,8 @@ class ScriptTraining:
         self._listening = ExitStack()
         self._first_forward: Any = None
         self._first_steps = ExitStack()  # of optimizers that no guard has yet
-        self._driving: weakref.ref[Any] | None = None  # the loader whose batches are the steps
-        self._driven: Iterator[Any] | None = None
-        self._reading_ahead = False  # inside of a framework's loader, whose batches are the steps
+        self._loaders = LoaderSteps(self._begun_loop, detector)
         self._frameworks: set[str] = set()  # events of frameworks that are heard
-        self._beside: list[tuple[Any, Any]] = []  # batches that other loaders gave in the same step
         self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
         self.bad_ranks: dict[int, int | None] = {}  # by step
@@ -74,7 +68,7 @@ class ScriptTraining:
         self.beside: str | None = None  # what of the script is not guarded
 
     def install(self) -> None:
-        self._observers.hear("batch", self._next_batch)
+        self._observers.hear("batch", self._loaders.next_batch)
         self._observers.hear("backward", self._first_backward)
         self._observers.hear("scaler_step", self._scaler_step)
         self._observers.hear("file_save", self._saving)
@@ -153,8 +147,12 @@ class ScriptTraining:
         for event in (*FRAMEWORK_STEPS, "accelerate_loader"):
             if event not in self._frameworks and imported(event):
                 self._frameworks.add(event)
-                around = self._framework_step if event in FRAMEWORK_STEPS else self._framework_loader
+                around = self._framework_step if event in FRAMEWORK_STEPS else self._loaders.of_framework
                 self._observers.hear(event, around)
+
+    def _begun_loop(self) -> WatchedLoop | None:
+        self._begin()
+        return self._loop
 
     def _begin(self) -> None:
         optimizers = self._optimizers()
@@ -219,12 +217,12 @@ class ScriptTraining:
         self._listening.close()
         if self._guard is None:
             return
-        self._driven = None  # a loop that was left ends here, with what was refused in it
+        self._loaders.leave()
         self.counts.add(self._guard.counters)
         self._guard.close()
         self._observers.history.guarded = self._detector.guarded = False
-        self._guard = self._loop = self._driving = self._driven = None
-        self._beside = []
+        self._loaders.forget()
+        self._guard = self._loop = None
 
     # -- what the script does
 
@@ -233,77 +231,6 @@ class ScriptTraining:
         if self._loop is None:
             return original(owner, *args, **kwargs)
         return around_framework_step(self._loop, original, owner, *args, **kwargs)
-
-    def _framework_loader(self, original: Any, loader: Any) -> Iterator[Any]:
-        return HandedBatches(original(loader), self._next_of_framework)
-
-    def _next_of_framework(self, original: Any, handed: Any) -> Any:
-        """The batch that is trained on next. Those that are read for it, or ahead of it, are no steps."""
-        before = self._reading_ahead
-
-        def read(handed: Any) -> Any:
-            self._reading_ahead = self._detector.reading_ahead = True
-            try:
-                return original(handed)
-            finally:
-                self._reading_ahead = self._detector.reading_ahead = before
-
-        if before:
-            return original(handed)
-        batch = self._next_batch(read, handed)
-        self._detector.saw_batch(batch)
-        return batch
-
-    def _next_batch(self, original: Any, iterator: Any) -> Any:
-        """The next batch of a DataLoader; the first loader to give one in a step is the one whose batches are steps."""
-        if self._reading_ahead:
-            return original(iterator)
-        if threading.current_thread() is not threading.main_thread():
-            return original(iterator)  # batches fetched ahead
-        self._begin()
-        loop = self._loop
-        if loop is None:
-            return original(iterator)
-        driving = self._driving() if self._driving is not None else None
-        if driving is not None and driving is not iterator:
-            return self._batch_beside(original, iterator, loop)
-        if driving is None or self._driven is None:
-            self._driven = None  # a loop that was left ends before the next begins
-            self._driving = weakref.ref(iterator)
-            self._driven = loop.bodies(self._batches_of(weakref.ref(iterator), original))
-        with self._tracer.only_looking():
-            return self._advance(self._driven)
-
-    def _batches_of(self, iterator: weakref.ref[Any], original: Any) -> Iterator[Any]:
-        """What a DataLoader's iterator gives; it stays the script's own and ends with it."""
-        while (living := iterator()) is not None:
-            try:
-                batch = self._traced(partial(original, living))
-            except StopIteration:
-                return
-            del living
-            yield batch
-
-    def _advance(self, driven: Iterator[Any]) -> Any:
-        if not (self._loop is not None and self._loop.replaying):
-            self._beside = []
-        try:
-            return next(driven)
-        except BaseException:
-            self._driving = self._driven = None
-            raise
-
-    def _batch_beside(self, original: Any, iterator: Any, loop: WatchedLoop) -> Any:
-        """A second loader in the same step; in a replay it gives again what it gave before."""
-        if loop.replaying:
-            for position, (of, batch) in enumerate(self._beside):
-                if of is iterator:
-                    del self._beside[position]
-                    return batch
-        batch = original(iterator)
-        self._beside.append((iterator, batch))
-        del self._beside[:-_BESIDE_KEPT]
-        return batch
 
     def _first_backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """Of a script that trains tensors without a module: the guard is made now, too late to listen to this pass."""
@@ -322,7 +249,7 @@ class ScriptTraining:
     def saw_backward(self, roots: Sequence[Tensor], before: Any) -> None:
         if self._loop is not None:
             with self._tracer.only_looking():
-                if self._driven is None:
+                if not self._loaders.drive:
                     self._loop.decision.put_back_aftermath()
                 reached = self._loop.saw_backward(roots, before)
             if not reached and not self._loop.replaying:
@@ -340,7 +267,7 @@ class ScriptTraining:
         with self._tracer.only_looking():
             evaluate = partial(self._traced, closure) if closure is not None else None
             value = loop.wants_step(optimizer, lambda *given: self._traced(partial(step, *given)), evaluate)
-            if self._driven is None:
+            if not self._loaders.drive:
                 loop.end_step()
         return value
 
@@ -363,7 +290,7 @@ class ScriptTraining:
 
     @property
     def _loop_without_batches(self) -> WatchedLoop | None:
-        own = self._loop if self._driven is None else None
+        own = None if self._loaders.drive else self._loop
         return own if own is not None and not own.replaying else None
 
     def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
