@@ -342,12 +342,14 @@ def test_growth_that_rests_is_not_copied_and_a_failure_goes_back_to_before_it(tm
     model = Growing(1.02)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
-    while not guard._foresight.alarmed:
+    while not guard._foresight.course.alarmed:
         guard.step(lambda: model(torch.rand(4, 4)))
     before, model.rate = guard.recovery.last_good.step, 1.0
     for _ in range(18):
         guard.step(lambda: model(torch.rand(4, 4)))
-    assert guard._foresight.alarmed and not guard._foresight.growing  # it rests, and has not calmed down
+    assert (
+        guard._foresight.course.alarmed and not guard._foresight.course.growing
+    )  # it rests, and has not calmed down
     assert guard.recovery.last_good.step == before and not events(tmp_path, "keep")[1:]
     for _ in range(2):  # while it rests it is not sampled at every step: one failure may not have been seen
         if not guard.counters.rollbacks:
@@ -416,7 +418,7 @@ def test_bad_batches_under_an_alarm_are_skipped_as_ever(tmp_path: Path) -> None:
     guard = Guard(
         model, torch.optim.SGD(model.parameters(), lr=1e-9), run_dir=tmp_path, quiet=True, locate=False
     )
-    while not guard._foresight.alarmed:
+    while not guard._foresight.course.alarmed:
         guard.step(lambda: model(torch.rand(4, 4)))
     for _ in range(3):  # nothing in the model has left its range
         guard.step(lambda: model(torch.rand(4, 4)) * math.nan)
@@ -451,5 +453,6 @@ def test_what_a_guard_holds_does_not_grow(tmp_path: Path) -> None:
         guard.step(lambda: model(torch.randn(4, 2)).pow(2).mean())
     guard.close()
     foresight: Foresight = guard._foresight
-    assert len(foresight.samples) <= 64
-    assert all(len(points) <= 16 for points in foresight._state.series.values())
+    assert len(foresight.course.samples) <= 64
+    assert all(len(points) <= 16 for points in foresight.course._state.series.values())
+    assert len(foresight.course._state.way) <= 40

@@ -221,7 +221,7 @@ class RefusalHandler:
         run = self._run
         if run.policy.foresee == "warn" or run.ranks.together or refused.trigger not in ("loss", "gradient"):
             return False
-        return run.foresight.has_come_true
+        return run.foresight.course.has_come_true
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
         """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
@@ -229,7 +229,7 @@ class RefusalHandler:
             evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
-        grew = self._was_foretold(refusal.refused) and self._run.foresight.has_grown
+        grew = self._was_foretold(refusal.refused) and self._run.foresight.course.has_grown
         self._do(refusal.action, refusal.what, grew=grew)
 
     def _do(self, action: Action, what: str, *, grew: bool = False) -> None:
