@@ -35,23 +35,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 PAGES, RATE = 5, 100
 STRETCHES, SECONDS = 41, 3.0
 _SETTLES = 0.5  # seconds after the server was stopped or let go that are not counted
+_FIRST_STEPS = 300  # many of them are sampled
 
 TRAINING = """
-import json, sys, time, torch
+import json, os, sys, time, torch
 from stayfinite import Guard
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
 guard = Guard(model, torch.optim.AdamW(model.parameters(), 1e-3), run_dir=sys.argv[1], quiet=True)
 x, y = torch.randn(64, 64), torch.randint(8, (64,))
-steps, rate = int(sys.argv[2]), float(sys.argv[3])
+end, rate = sys.argv[2], float(sys.argv[3])
 took = []
-for step in range(steps):
+while not os.path.exists(end):
     before = time.process_time()
     guard.step(lambda: torch.nn.functional.cross_entropy(model(x), y))
     took.append((time.monotonic(), time.process_time() - before))
-    began = took[0][0]
-    time.sleep(max(0.0, began + step / rate - time.monotonic()))
+    time.sleep(max(0.0, took[-1][0] + 1 / rate - took[-1][1] - time.monotonic()))
 print(json.dumps(took))
 guard.close()
 """
@@ -138,20 +138,23 @@ def read_on(address: str, stop: threading.Event) -> None:
 
 def measure_cost(root: Path) -> None:
     """One training; its server is stopped in every second stretch."""
-    steps = int(RATE * SECONDS * (STRETCHES + 2))
-    command = [sys.executable, "-c", TRAINING, str(root / "watched"), str(steps), str(RATE)]
+    end = root / "end"
+    command = [sys.executable, "-c", TRAINING, str(root / "watched"), str(end), str(RATE)]
     stop, stretches = threading.Event(), []
     with live_server(root / "watched") as (address, server):
         for _ in range(PAGES):
             threading.Thread(target=read_on, args=(address, stop), daemon=True).start()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
-            time.sleep(2 * SECONDS)  # its imports and its first steps, most of which are sampled
+            record = root / "watched" / "run.jsonl"
+            while not record.exists() or record.read_bytes().count(b"\n") < _FIRST_STEPS:
+                time.sleep(0.5)
             for number in range(STRETCHES):
                 server.send_signal(signal.SIGCONT if number % 2 else signal.SIGSTOP)
                 began = time.monotonic() + _SETTLES
                 time.sleep(SECONDS)
                 stretches.append((began, time.monotonic()))
             server.send_signal(signal.SIGCONT)
+            end.touch()
             assert training.stdout is not None
             took = json.loads(training.stdout.read())
         stop.set()
