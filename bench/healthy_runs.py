@@ -1,4 +1,4 @@
-"""Twenty-eight healthy trainings of different kinds: no forecast, no refused step, no finding.
+"""Thirty-seven healthy trainings of different kinds: no forecast, no refused step, no finding.
 
     python bench/healthy_runs.py [NAME ...]
 
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from stayfinite import Guard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import healthy_changes as changes
+import healthy_learning as learning
 
 Loss = Callable[[], Tensor]
 Made = tuple[nn.Module, Loss]
@@ -322,10 +324,9 @@ KINDS: dict[str, tuple[Callable[[], Made], int, float, str]] = {
 }
 
 
-def run(name: str, folder: Path, steps: int | None = None) -> dict[str, float | int | list[str]]:
-    """Train one; what the guard said about it."""
+def _losses(name: str, folder: Path, steps: int | None) -> tuple[list[float], Guard]:
+    """Train one of the kinds above under a guard."""
     make, usual, rate, extra = KINDS[name]
-    torch.manual_seed(0)
     model, loss = make()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer = (
@@ -342,12 +343,31 @@ def run(name: str, folder: Path, steps: int | None = None) -> dict[str, float | 
     if extra == "busy scaler":
         scaler = torch.amp.GradScaler("cpu", growth_interval=10)
     guard = Guard(model, optimizer, schedule, scaler, clip_norm=1.0, run_dir=folder, quiet=True)
-    losses = [guard.step(loss).loss for _ in range(steps or usual)]
+    return [guard.step(loss).loss or math.nan for _ in range(steps or usual)], guard
+
+
+def _learnt(name: str, folder: Path, steps: int | None) -> tuple[list[float], Guard]:
+    """Those of bench/healthy_learning.py, which have loops of their own."""
+    train, usual = learning.KINDS[name]
+    guards: list[Guard] = []
+
+    def watched(*parts: Any, **options: Any) -> Guard:
+        guards.append(Guard(*parts, run_dir=folder, quiet=True, **options))
+        return guards[0]
+
+    return train(watched, steps or usual), guards[0]
+
+
+def run(name: str, folder: Path, steps: int | None = None) -> dict[str, float | int | list[str]]:
+    """Train one; what the guard said about it."""
+    torch.manual_seed(0)
+    losses, guard = (_losses if name in KINDS else _learnt)(name, folder, steps)
     guard.close()
     lines = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
     return {
-        "first": losses[0] or math.nan,
-        "last": sum(value or 0.0 for value in losses[-10:]) / 10,
+        "steps": len(losses),
+        "first": losses[0],
+        "last": sum(losses[-10:]) / 10,
         "refused": guard.counters.skipped,
         "forecasts": sum(line.get("event") == "forecast" for line in lines),
         "findings": [line["finding"]["code"] for line in lines if line.get("event") == "finding"],
@@ -361,15 +381,16 @@ def main(chosen: list[str]) -> int:
     print(
         f"{'training':34} {'steps':>5} {'loss':>16} {'refused':>7} {'forecasts':>9} {'vitals':>6}  findings"
     )
-    for name in chosen or KINDS:
+    names = chosen or [*KINDS, *learning.KINDS]
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             seen = run(name, Path(folder))
         alarms += bool(seen["refused"] or seen["forecasts"] or seen["findings"])
         way = f"{seen['first']:.3g} -> {seen['last']:.3g}"
         said = ", ".join(map(str, seen["findings"])) if isinstance(seen["findings"], list) else ""
         counts = f"{seen['refused']:7} {seen['forecasts']:9} {seen['vitals']:6}"
-        print(f"{name:34} {KINDS[name][1]:5} {way:>16} {counts}  {said}", flush=True)
-    print(f"{alarms} of {len(chosen or KINDS)} healthy runs had an alarm")
+        print(f"{name:34} {seen['steps']:5} {way:>16} {counts}  {said}", flush=True)
+    print(f"{alarms} of {len(names)} healthy runs had an alarm")
     return 1 if alarms else 0
 
 

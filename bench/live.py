@@ -1,16 +1,24 @@
 """`stayfinite live` with five pages open on a run of 100 steps a second: how far the pages are behind.
 
-python bench/live.py [SECONDS]. Each page is a window of a real chromium. Behind is the age of the first step that a
-page does not show yet, looked at several times a second. Then the cost: a small guarded training, alone and watched
-by a live server with five readers, in turn; the ratio of the medians of the seconds a step.
+    python bench/live.py [SECONDS] [--only lag|cost]
+
+Each page is a window of a real chromium. Behind is the age of the first step that a page does not show yet, looked at
+several times a second.
+
+Then the cost. The server is another process, so what it can cost a training is processor time of that training (it
+reads the file that the training writes); seconds between two steps say what else the machine does. So one small guarded
+training goes on at the same pace while its server with five readers is stopped and let go, in turn, every 3 seconds;
+what is compared is the processor time of a step, of each stretch with its neighbours. `alone / alone` is how far
+stretches of the same kind differ: as much as that cannot be told from noise.
 """
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
-import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,18 +32,27 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-PAGES, RATE, ROUNDS = 5, 100, 4
+PAGES, RATE = 5, 100
+STRETCHES, SECONDS = 41, 3.0
+_SETTLES = 0.5  # seconds after the server was stopped or let go that are not counted
+_FIRST_STEPS = 300  # many of them are sampled
 
 TRAINING = """
-import sys, torch
+import json, os, sys, time, torch
 from stayfinite import Guard
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
 guard = Guard(model, torch.optim.AdamW(model.parameters(), 1e-3), run_dir=sys.argv[1], quiet=True)
 x, y = torch.randn(64, 64), torch.randint(8, (64,))
-for _ in range(int(sys.argv[2])):
+end, rate = sys.argv[2], float(sys.argv[3])
+took = []
+while not os.path.exists(end):
+    before = time.process_time()
     guard.step(lambda: torch.nn.functional.cross_entropy(model(x), y))
+    took.append((time.monotonic(), time.process_time() - before))
+    time.sleep(max(0.0, took[-1][0] + 1 / rate - took[-1][1] - time.monotonic()))
+print(json.dumps(took))
 guard.close()
 """
 
@@ -68,13 +85,14 @@ class Writer(threading.Thread):
 
 
 @contextmanager
-def live_server(run_dir: Path) -> Iterator[str]:
+def live_server(run_dir: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     command = [sys.executable, "-m", "stayfinite", "live", str(run_dir), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().split()[-1]
+            yield process.stdout.readline().split()[-1], process
         finally:
+            process.send_signal(signal.SIGCONT)
             process.terminate()
 
 
@@ -83,7 +101,7 @@ def measure_lag(root: Path, seconds: int) -> None:
 
     browsers = [Browser(root / f"profile{i}", root) for i in range(PAGES)]
     try:
-        with live_server(root / "run") as address:
+        with live_server(root / "run") as (address, _):
             for browser in browsers:
                 browser.look()
                 browser.open(address)
@@ -118,37 +136,57 @@ def read_on(address: str, stop: threading.Event) -> None:
             continue
 
 
-def seconds_a_step(run_dir: Path, steps: int) -> float:
-    subprocess.run([sys.executable, "-c", TRAINING, str(run_dir), str(steps)], check=True)
-    lines = [json.loads(line) for line in (run_dir / "run.jsonl").read_text().splitlines()]
-    return statistics.median(line["seconds"] for line in lines if "event" not in line)
-
-
-def measure_cost(root: Path, steps: int = 4000) -> None:
-    alone, watched = [], []
-    for i in range(ROUNDS):
-        alone.append(seconds_a_step(root / f"alone{i}", steps))
-        with live_server(root / f"watched{i}") as address:
-            stop = threading.Event()
-            readers = [
-                threading.Thread(target=read_on, args=(address, stop), daemon=True) for _ in range(PAGES)
-            ]
-            for reader in readers:
-                reader.start()
-            watched.append(seconds_a_step(root / f"watched{i}", steps))
-            stop.set()
-    for name, seconds in (("alone", alone), ("watched", watched)):
+def measure_cost(root: Path) -> None:
+    """One training; its server is stopped in every second stretch."""
+    end = root / "end"
+    command = [sys.executable, "-c", TRAINING, str(root / "watched"), str(end), str(RATE)]
+    stop, stretches = threading.Event(), []
+    with live_server(root / "watched") as (address, server):
+        for _ in range(PAGES):
+            threading.Thread(target=read_on, args=(address, stop), daemon=True).start()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as training:
+            record = root / "watched" / "run.jsonl"
+            while not record.exists() or record.read_bytes().count(b"\n") < _FIRST_STEPS:
+                time.sleep(0.5)
+            for number in range(STRETCHES):
+                server.send_signal(signal.SIGCONT if number % 2 else signal.SIGSTOP)
+                began = time.monotonic() + _SETTLES
+                time.sleep(SECONDS)
+                stretches.append((began, time.monotonic()))
+            server.send_signal(signal.SIGCONT)
+            end.touch()
+            assert training.stdout is not None
+            took = json.loads(training.stdout.read())
+        stop.set()
+    costs = [
+        statistics.fmean(cost for at, cost in took if began <= at <= ended) for began, ended in stretches
+    ]
+    alone, watched = costs[0::2], costs[1::2]
+    paces = [sum(began <= at <= ended for at, _ in took) / (ended - began) for began, ended in stretches]
+    print(f"processor time of a step: {statistics.median(alone) * 1e3:.3f} ms alone, ", end="")
+    print(f"{statistics.median(watched) * 1e3:.3f} ms watched by {PAGES}; {min(paces):.0f} steps/s and more")
+    with_neighbours = [w / ((a + b) / 2) for w, a, b in zip(watched, alone, alone[1:], strict=False)]
+    without = [b / ((a + c) / 2) for a, b, c in zip(alone, alone[1:], alone[2:], strict=False)]
+    for name, ratios in (("watched / alone", with_neighbours), ("alone / alone", without)):
+        usual, middle = statistics.median(ratios), statistics.quantiles(ratios, n=4)
         print(
-            f"a step {name}: {statistics.median(seconds) * 1e3:.3f} ms", [round(s * 1e3, 3) for s in seconds]
+            f"{name}: {usual:.3f} (median of {len(ratios)}; middle half {middle[0]:.3f} to {middle[2]:.3f})"
         )
-    print(f"ratio {statistics.median(watched) / statistics.median(alone):.3f}")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("seconds", type=int, nargs="?", default=30)
+    parser.add_argument("--only", choices=("lag", "cost"))
+    arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp())
     try:
-        measure_lag(root, int(re.sub(r"\D", "", sys.argv[1])) if len(sys.argv) > 1 else 30)
-        measure_cost(root)
+        if arguments.only != "cost":
+            measure_lag(root, arguments.seconds)
+        if arguments.only != "lag":
+            measure_cost(root)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

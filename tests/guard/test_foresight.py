@@ -342,12 +342,14 @@ def test_growth_that_rests_is_not_copied_and_a_failure_goes_back_to_before_it(tm
     model = Growing(1.02)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
-    while not guard._foresight.alarmed:
+    while not guard._foresight.course.alarmed:
         guard.step(lambda: model(torch.rand(4, 4)))
     before, model.rate = guard.recovery.last_good.step, 1.0
     for _ in range(18):
         guard.step(lambda: model(torch.rand(4, 4)))
-    assert guard._foresight.alarmed and not guard._foresight.growing  # it rests, and has not calmed down
+    assert (
+        guard._foresight.course.alarmed and not guard._foresight.course.growing
+    )  # it rests, and has not calmed down
     assert guard.recovery.last_good.step == before and not events(tmp_path, "keep")[1:]
     for _ in range(2):  # while it rests it is not sampled at every step: one failure may not have been seen
         if not guard.counters.rollbacks:
@@ -378,8 +380,9 @@ def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
         times = 2.0 if step in failing else 1.0
         guard.step(lambda batch=batch, times=times: model(batch * times).float().mean())
     assert guard.counters.skipped == len(failing) and guard.counters.rollbacks == rollbacks
-    if rollbacks:  # no growth, so that the rate is lowered once, and little is lost
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5e-12)
+    if rollbacks:  # no growth, so that the rate is lowered by half a rung, and little is lost
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5**0.5 * 1e-12)
+        assert guard.counters.lowerings == 1
         assert guard.counters.rolled_back <= 20
     else:  # a copy is taken only after a while without a failure
         assert guard.recovery.last_good.step == failing[0]
@@ -416,7 +419,7 @@ def test_bad_batches_under_an_alarm_are_skipped_as_ever(tmp_path: Path) -> None:
     guard = Guard(
         model, torch.optim.SGD(model.parameters(), lr=1e-9), run_dir=tmp_path, quiet=True, locate=False
     )
-    while not guard._foresight.alarmed:
+    while not guard._foresight.course.alarmed:
         guard.step(lambda: model(torch.rand(4, 4)))
     for _ in range(3):  # nothing in the model has left its range
         guard.step(lambda: model(torch.rand(4, 4)) * math.nan)
@@ -451,5 +454,6 @@ def test_what_a_guard_holds_does_not_grow(tmp_path: Path) -> None:
         guard.step(lambda: model(torch.randn(4, 2)).pow(2).mean())
     guard.close()
     foresight: Foresight = guard._foresight
-    assert len(foresight.samples) <= 64
-    assert all(len(points) <= 16 for points in foresight._state.series.values())
+    assert len(foresight.course.samples) <= 64
+    assert all(len(points) <= 16 for points in foresight.course._state.series.values())
+    assert len(foresight.course._state.way) <= 40

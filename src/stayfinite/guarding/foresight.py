@@ -13,18 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stayfinite.findings import jsonable
-from stayfinite.findings.subjects.outlook import ModuleVital, Outlook, VitalSample
-from stayfinite.watch import forecast
+from stayfinite.findings.subjects.outlook import Outlook, VitalSample
+from stayfinite.watch.course import Course, headroom, room_of
 from stayfinite.watch.verdict import StepVerdict
 from stayfinite.watch.vitals.schedule import Schedule
 from stayfinite.watch.vitals.vitals import Vitals
 
-_STEADY = math.log(2.0)
-_SAMPLES_KEPT = 64
-_ENOUGH_FAILURES, _SOON = 2, 4
-"""So many failures under an alarm within so many steps are what was foretold."""
-_ROOM, _LEAST_ROOM = 8, 4
-"""Samples that the room is the median of, at the most and at the least."""
 _MODULES_WRITTEN, _NEAREST = 48, 8
 """Always the same ones, and those nearest to their limit; all are measured."""
 
@@ -43,19 +37,14 @@ class Foresight:
         self._vitals = Vitals(models)
         self._schedule = Schedule(several_ranks=several_ranks)
         self._note, self._scale_floor = note, scale_floor
-        self._state = forecast.init()
+        self.course = Course()
         self._began: float | None = None
         self._sampling = False
         self._outlook: Outlook | None = None
         self._fresh = False
         self._said: list[str] = []
         self._recent: deque[bool] = deque(maxlen=100)
-        self._failures: deque[int] = deque(maxlen=_ENOUGH_FAILURES)  # steps, under an alarm
-        self._grows = False  # the alarm is about a trend
-        self._failed: int | None = None
-        self._since = 0  # the step at which the present course began
         self._written: tuple[str, ...] = ()
-        self.samples: deque[VitalSample] = deque(maxlen=_SAMPLES_KEPT)
 
     def begin(self, step: int) -> None:
         """The first forward pass of a step is about to begin."""
@@ -88,18 +77,10 @@ class Foresight:
 
         `by_scaler`: its gradients overflowed at a loss scale that is halved now, which says nothing of the signal.
         """
-        alarmed, sampled = self.alarmed, self._sampling
+        alarmed, sampled = self.course.alarmed, self._sampling
         self._ended(step, verdict, applied=False)
-        if by_scaler:
-            return
-        self._failed = step
-        if not alarmed:
-            return
-        seen = sampled and bool(self.samples) and forecast.exceeds(self.samples[-1])
-        if seen and self._grows:
-            self._failures.append(step)  # a growth that was followed to its end needs no second failure
-        if seen or not sampled:
-            self._failures.append(step)
+        if not by_scaler:
+            self.course.failed(step, alarmed=alarmed, sampled=sampled)
 
     def abandoned(self) -> None:
         self._vitals.drop()
@@ -107,14 +88,13 @@ class Foresight:
 
     def went_back(self, step: int) -> None:
         """The run goes on from an earlier state: what was growing there is not growing now."""
-        self._state, self._outlook, self._grows = forecast.init(), None, False
-        self._failed = self._since = step
-        self._failures.clear()
+        self._outlook = None
+        self.course.went_back(step)
         self._schedule.went_back(step)
 
     def largest_outputs(self) -> tuple[tuple[int, float], ...]:
         """Of the last samples: the step, and the largest output of any module."""
-        sizes = [(s.step, [m.max for m in s.modules.values()]) for s in self.samples]
+        sizes = [(s.step, [m.max for m in s.modules.values()]) for s in self.course.samples]
         return tuple((step, max(found)) for step, found in sizes if found)
 
     def has_news(self) -> bool:
@@ -126,47 +106,6 @@ class Foresight:
         """A forecast that nobody has heard yet."""
         outlook, self._outlook = self._outlook, None
         return outlook
-
-    @property
-    def alarmed(self) -> bool:
-        """A forecast was made, and what it is about has not calmed down."""
-        return bool(self._state.told)
-
-    @property
-    def has_come_true(self) -> bool:
-        """It failed as was foretold: by growth to its limit, or again and again where the limit was near all along.
-
-        There one failure may have been its batch; with a second soon after it is the state.
-        """
-        if len(self._failures) < _ENOUGH_FAILURES or not self.alarmed:
-            return False
-        return self._failures[-1] - self._failures[0] <= _SOON
-
-    @property
-    def has_grown(self) -> bool:
-        """What was foretold was growth, and not a signal that has been near its limit all the time."""
-        return self._grows
-
-    @property
-    def growing(self) -> float:
-        """The share of the way to its limit that is behind what grows surely, in logarithms; 0 if nothing does."""
-        return self._state.growing
-
-    @property
-    def is_steady(self) -> bool:
-        """What is nearest to its limit has not grown much lately."""
-        return self._state.risen <= _STEADY
-
-    @property
-    def room(self) -> float | None:
-        """How often the limit is as large as the output nearest to it, of late; None before that is known."""
-        seen = [_room(sample) for sample in self.samples if sample.step >= self._since][-_ROOM:]
-        return sorted(seen)[(len(seen) - 1) // 2] if len(seen) >= _LEAST_ROOM else None
-
-    @property
-    def failed_last(self) -> int | None:
-        """The step that failed last, or after which the run went back; None if there was none."""
-        return self._failed
 
     def close(self) -> None:
         self._vitals.drop()
@@ -191,11 +130,9 @@ class Foresight:
             sample, verdict.scale, self._scale_floor, 1 - sum(self._recent) / len(self._recent)
         )
         self._write(sample)
-        self.samples.append(sample)
-        self._state, outlook = forecast.update(self._state, sample)
-        self._schedule.urgent = forecast.is_urgent(self._state)
+        outlook = self.course.add(sample)
+        self._schedule.urgent = self.course.is_urgent
         self._outlook, self._fresh = outlook or self._outlook, True
-        self._grows = self.alarmed and (self._grows or (outlook is not None and math.isfinite(outlook.high)))
 
     def _new(self, sentences: Sequence[str]) -> list[str]:
         """Those that the record does not have yet."""
@@ -204,7 +141,7 @@ class Foresight:
         return found
 
     def _write(self, sample: VitalSample) -> None:
-        nearest = sorted(sample.modules, key=lambda name: _headroom(sample.modules[name]))
+        nearest = sorted(sample.modules, key=lambda name: headroom(sample.modules[name]))
         room = _MODULES_WRITTEN - _NEAREST - len(self._written)
         self._written += tuple(name for name in nearest if name not in self._written)[:room]
         facts = to_line(sample, {*self._written, *nearest[:_NEAREST]})
@@ -235,9 +172,9 @@ def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:
     line: dict[str, Any] = {
         "modules": {name: [_short(m.max), _short(m.rms), _short(m.gain)] for name, m in chosen.items()}
     }
-    headroom = _room(sample)
-    if headroom < math.inf:
-        line["headroom"] = _short(headroom)
+    room = room_of(sample)
+    if room < math.inf:
+        line["headroom"] = _short(room)
     if sample.groups:
         line["groups"] = [{name: _short(value) for name, value in group.items()} for group in sample.groups]
     if sample.zeros:
@@ -251,16 +188,6 @@ def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:
     if sample.skipped:
         line["skipped"] = _short(sample.skipped)
     return line
-
-
-def _room(sample: VitalSample) -> float:
-    """The least of all modules; 0 if something left its range."""
-    return min(map(_headroom, sample.modules.values()), default=math.inf)
-
-
-def _headroom(module: ModuleVital) -> float:
-    """How often the limit is as large as what is there; modules whose dtype has none that matters come last."""
-    return (module.limit or math.inf) / max(module.size, 1e-300)
 
 
 def _short(value: float | None) -> float | None:

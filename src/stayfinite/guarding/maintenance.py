@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.inspection import Inspection
+from stayfinite.guarding.keeper import Keeper
 from stayfinite.guarding.precaution import Precaution
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import CheckpointError
@@ -45,7 +46,8 @@ class Maintenance:
         self._last = -1
         self._obstacle: str | None = None  # why the last copy could not be taken
         self.position = DataPosition()
-        self._precaution = Precaution(run)
+        self._keeper = Keeper(intervals.snapshot_every)
+        self._precaution = Precaution(run, self._keeper)
         self._meeting = SaveMeeting(run.ranks)
         self._inspection = Inspection(run, explainer)
 
@@ -66,11 +68,9 @@ class Maintenance:
         calm = self._recovery.ladder.failures_in_a_row == 0
         if calm:
             self._precaution.before_step(step, self._keep_if_good, self.clean_checkpoint)
-            calm = self._precaution.may_copy or not self._recovery.last_good.available
-        is_time = step % due.snapshot_every == 0 or _is_early(step, due) if due.snapshot_every > 0 else False
-        copy = calm and (
-            is_time or self._recovery.last_good.is_elsewhere
-        )  # under join() each rank has its own
+            calm = self._precaution.may_copy(step) or not self._recovery.last_good.available
+        is_time = self._keeper.is_due(step) or self._recovery.last_good.is_elsewhere
+        copy = calm and is_time  # under join() each rank has its own
         look = due.check_every > 0 and step > 0 and step % due.check_every == 0
         if copy or look:
             good = self._inspection.look(before_copy=copy)
@@ -242,8 +242,3 @@ class Maintenance:
         except CheckpointError as error:
             self._reporter.tell("warning", str(error))
             return None
-
-
-def _is_early(step: int, due: Intervals) -> bool:
-    """1, 2, 4, 8, ...: a run that fails before its first regular copy is not sent back to its beginning."""
-    return 0 < step < due.snapshot_every and step & (step - 1) == 0

@@ -8,23 +8,16 @@ from pathlib import Path
 
 from stayfinite.findings.rule import examine
 from stayfinite.findings.subjects.outlook import Outlook
+from stayfinite.guarding.keeper import Keeper
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import RunStopped
-
-_STEPS_BETWEEN_COPIES = 16
-"""Under an alarm without growth, and without a failure all the while."""
-_EDGE, _OLD = 1.2, 3 * _STEPS_BETWEEN_COPIES
-"""A state with less room than that does not take the place of one with more until that one is old."""
 
 
 class Precaution:
     """Warns, and does what the policy says: keeps a copy, lowers the learning rate, or stops."""
 
-    def __init__(self, run: GuardedRun) -> None:
-        self._run = run
-        self._kept: int | None = None
-        self._kept_room: float | None = None
-        self._grew = False
+    def __init__(self, run: GuardedRun, keeper: Keeper) -> None:
+        self._run, self._keeper = run, keeper
         self._said: set[str] = set()
 
     def before_step(self, step: int, keep: Callable[[int], None], stop: Callable[[], Path | None]) -> None:
@@ -38,45 +31,20 @@ class Precaution:
         outlook = foresight.take_outlook()
         if outlook is not None:
             self._warn(outlook)
-        if not foresight.alarmed:
+        if not foresight.course.alarmed:
             self._said.clear()
         if self._run.ranks.together:
             return  # each rank samples when it has time and sees its own batches: what it foretells is no decision
-        if policy.foresee != "warn" and self._wants_copy(step):
+        if policy.foresee != "warn" and self._keeper.wants(step, foresight.course):
             self._keep_copy(step, keep)
         if outlook is not None and policy.foresee == "lower-lr":
             self._run.reporter.tell("lower-lr", f"a forecast: {self._run.recovery.lower_rates()}")
         if outlook is not None and policy.foresee == "stop":
             self._end(outlook, stop)
 
-    @property
-    def may_copy(self) -> bool:
-        """Would a copy of now be one to go back to? Not while something grows, nor under an alarm."""
-        foresight = self._run.foresight
-        if self._run.ranks.together:
-            return True
-        return foresight.is_steady and not foresight.growing and not foresight.alarmed
-
-    def _wants_copy(self, step: int) -> bool:
-        """When growth sets in, before it has gone far; under an alarm without growth when it went well for a while."""
-        foresight = self._run.foresight
-        growing = foresight.growing
-        begins, self._grew = growing > 0 and not self._grew, growing > 0
-        if growing:
-            return begins and foresight.is_steady
-        if not foresight.alarmed or foresight.has_grown:
-            return False  # what grew and rests for a while is not from before its growth
-        since = [last for last in (self._kept, foresight.failed_last) if last is not None]
-        if since and step - max(since) < _STEPS_BETWEEN_COPIES:
-            return False
-        return self._leaves_room(step)
-
-    def _leaves_room(self, step: int) -> bool:
-        """A state at the edge would be gone back to and fail again with almost every batch."""
-        now, kept = self._run.foresight.room, self._kept_room
-        if self._kept is None or now is None or kept is None or step - self._kept >= _OLD:
-            return True
-        return now >= min(_EDGE, kept)
+    def may_copy(self, step: int) -> bool:
+        """Would a copy of now be one to go back to? What one of several ranks sees decides nothing."""
+        return self._run.ranks.together or self._keeper.may_replace(step, self._run.foresight.course)
 
     def _warn(self, outlook: Outlook) -> None:
         """The finding once, until it has calmed down; every forecast into the record."""
@@ -98,7 +66,7 @@ class Precaution:
     def _keep_copy(self, step: int, keep: Callable[[int], None]) -> None:
         keep(step)
         if self._run.recovery.last_good.step == step:
-            self._kept, self._kept_room = step, self._run.foresight.room
+            self._keeper.kept(step, self._run.foresight.course)
             self._run.reporter.note("keep", what=f"the state before step {step} was verified and kept")
 
     def _end(self, outlook: Outlook, stop: Callable[[], Path | None]) -> None:

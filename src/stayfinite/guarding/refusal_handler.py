@@ -221,7 +221,7 @@ class RefusalHandler:
         run = self._run
         if run.policy.foresee == "warn" or run.ranks.together or refused.trigger not in ("loss", "gradient"):
             return False
-        return run.foresight.has_come_true
+        return run.foresight.course.has_come_true
 
     def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
         """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
@@ -229,15 +229,18 @@ class RefusalHandler:
             evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
-        grew = self._was_foretold(refusal.refused) and self._run.foresight.has_grown
-        self._do(refusal.action, refusal.what, grew=grew)
+        foretold = self._was_foretold(refusal.refused)
+        grew = foretold and self._run.foresight.course.has_grown
+        self._do(refusal.action, refusal.what, grew=grew, early=foretold)
 
-    def _do(self, action: Action, what: str, *, grew: bool = False) -> None:
+    def _do(self, action: Action, what: str, *, grew: bool = False, early: bool = False) -> None:
         """What the ladder said."""
         if action == "lower-lr":
             self._reporter.tell("lower-lr", self._recovery.lower_rates())
         elif action == "rollback":
-            self._reporter.tell("rollback", self._recovery.roll_back(self._reporter.step, grew=grew))
+            self._reporter.tell(
+                "rollback", self._recovery.roll_back(self._reporter.step, grew=grew, early=early)
+            )
             self._run.watcher.forget()
             self._run.foresight.went_back(self._reporter.step)
         elif action == "stop":

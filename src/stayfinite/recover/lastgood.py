@@ -26,7 +26,6 @@ class LastGood:
         self._replicated = ReplicatedCopy(ranks)
         self.step: int | None = None
         self.taken = 0  # how many copies there have been
-        self.lowerings = 0
         self.applied = 0
 
     def keep(self, step: int, counters: Counters, replicated: Sequence[Slot] = ()) -> None:
@@ -35,7 +34,7 @@ class LastGood:
         self._replicated.take(replicated)
         self._own.take(but=[tensor for _, tensor in replicated])
         self.taken += 1
-        self.step, self.lowerings, self.applied = step, counters.lowerings, counters.applied
+        self.step, self.applied = step, counters.applied
 
     def restore(self) -> int:
         """Put the whole state back; gives the step it is from. All ranks, where they act together."""

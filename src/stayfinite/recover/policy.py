@@ -24,7 +24,8 @@ class Policy:
     and says so; the same budget bounds it.
     `foresee`: what a forecast of an overflow does. "warn" says it; "keep" also takes a verified copy of the state while
     it is good, to go back to; "lower-lr" lowers the learning rate as well; "stop" ends the run with a clean checkpoint.
-    Except for "warn", a failure that was foretold goes back at once, and not after `rollback_after` failures.
+    Except for "warn", a failure that was foretold goes back at once, and not after `rollback_after` failures; the rate
+    is lowered as far as the growth needs, and without growth by half a rung.
     `lower_lr_after`, `rollback_after` and `stop_after` count failures in a row; None leaves the rung out.
     """
 

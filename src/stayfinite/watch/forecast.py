@@ -21,7 +21,7 @@ _NEAR = 16
 """A limit is near if the trend reaches it within as many steps as it has been seen, or within this many."""
 _COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
 """Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
-_NO_HEADROOM, _CALM = math.log(3.0), math.log(3.0)
+_NO_HEADROOM, _CALM, _DOUBLED = math.log(3.0), math.log(3.0), math.log(2.0)
 _BELOW = 0.999
 _FEW = 4
 _CANDIDATES = 24
@@ -60,6 +60,10 @@ class ForecastState:
     growing: float = 0.0  # how much of the way to its limit is behind what grows surely; 0 if nothing does
     quiet: int = 0  # samples in a row without anything that grows
     risen: float = 0.0  # by how much what is nearest to its limit has grown within the window, in logarithms
+    way: tuple[
+        Point, ...
+    ] = ()  # how far what was nearest was from its limit, since the beginning: the older, the sparser
+    left: float = math.inf  # steps until it is there if it goes on like that
     headroom: float = math.inf  # the smallest, in logarithms
     told_headroom: float = math.inf  # as it was when something was first said
 
@@ -90,7 +94,7 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
     near = sorted(values, key=lambda key: values[key][1] - values[key][0])[:_CANDIDATES]
     near += [key for key in values if not key.startswith("module ") and key not in near]
     found: list[tuple[float, str, Trend | None]] = []
-    urgent, growing = False, 0.0
+    urgent, growing, left = False, 0.0, math.inf
     for key in near:
         value, limit = values[key]
         trend = trend_of(series[key], limit, lowest[key][1])
@@ -99,7 +103,7 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
             within = max(_NEAR, trend.span)
             enough = _COVERED_OF_LONG if limit - lowest[key][1] > _LONG else _COVERED
             if trend.covered >= enough / 2 and trend.left <= 4 * within:
-                urgent, growing = True, max(growing, trend.covered)
+                urgent, growing, left = True, max(growing, trend.covered), min(left, trend.left)
             if trend.covered >= enough and trend.left <= within:
                 found.append((trend.left, key, trend))
                 continue
@@ -108,19 +112,28 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
             found.append((math.inf, key, trend))
     risen = max((values[key][0] - min(v for _, v in series[key]) for key in near[:1]), default=0.0)
     headroom = min((limit - value for value, limit in values.values()), default=math.inf)
+    way = _thinned((*state.way, (sample.step, -headroom))) if headroom < math.inf else state.way
     state = replace(
-        state, series=series, lowest=lowest, urgent=urgent, growing=growing, risen=risen, headroom=headroom
+        state,
+        series=series,
+        lowest=lowest,
+        urgent=urgent,
+        growing=growing,
+        risen=risen,
+        left=min(left, _left(way)),
+        way=way,
+        headroom=headroom,
     )
     if not found:
         return state if exceeds(sample) else _calmed(state), None
-    left, key, trend = min(found, key=lambda item: (item[0], values[item[1]][1] - values[item[1]][0]))
+    soonest, key, trend = min(found, key=lambda item: (item[0], values[item[1]][1] - values[item[1]][0]))
     what = _what(key)
     known = state.told.get(what)
-    if known is not None and not left < known[1] / 2:
+    if known is not None and not soonest < known[1] / 2:
         return state, None
     if not state.told:
         state = replace(state, told_headroom=headroom)
-    state = replace(state, told={**state.told, what: (sample.step, left)})
+    state = replace(state, told={**state.told, what: (sample.step, soonest)})
     return state, _outlook(sample, key, values[key], series[key], lowest[key], trend)
 
 
@@ -193,6 +206,40 @@ def _what(key: str) -> str:
     return {"module": "largest output", "exp": "argument of exp", "scale": "loss scale"}[
         key.partition(" ")[0]
     ]
+
+
+def _left(way: Sequence[Point]) -> float:
+    """Steps to the limit as fast as it comes nearer now, judged from every earlier point; inf where it does not.
+
+    From a point on it must have doubled, beyond the difference of single batches, and still do so in the second half of
+    the time since: a trend that has just begun counts in full, however long it was flat before; a slow one is seen
+    however many samples were taken of late; one that has rested for as long as it lasted is over.
+    """
+    if not way:
+        return math.inf
+    step, value = way[-1]
+    last = way[-_WINDOW:]
+    noise = _quantile([abs(b[1] - a[1]) for a, b in pairwise(last)], 0.5) if len(last) >= _LEAST else 0.0
+    least, fastest, middle = max(_DOUBLED, 3 * noise), 0.0, 0
+    for first, (s, v) in enumerate(way[:-1]):
+        middle = max(middle, first)
+        while middle + 1 < len(way) - 1 and way[middle + 1][0] <= (s + step) / 2:
+            middle += 1
+        s_middle, v_middle = way[middle]
+        if value - v > least and value - v_middle > 3 * noise:
+            fastest = max(fastest, min((value - v) / (step - s), (value - v_middle) / (step - s_middle)))
+    return -value / fastest if fastest > 0 else math.inf
+
+
+def _thinned(way: Sequence[Point]) -> tuple[Point, ...]:
+    """Of the older ones, a point between two that are closer to each other than an eighth of their age says no more."""
+    now, older, recent = way[-1][0], way[:-_WINDOW], way[-_WINDOW:]
+    kept: list[Point] = []
+    for number, point in enumerate(older):
+        after = older[number + 1] if number + 1 < len(older) else recent[0]
+        if not kept or after[0] - kept[-1][0] >= (now - kept[-1][0]) / 8:
+            kept.append(point)
+    return (*kept, *recent)
 
 
 def _is_tight(points: Sequence[Point], limit: float) -> bool:
