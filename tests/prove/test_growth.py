@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings import Incident
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.past_steps import MOST_STEPS, PastSteps
+from stayfinite.guarding.past_steps import FURTHER, MOST_STEPS, PastSteps
 from stayfinite.sandbox.fork import obstacle
 from stayfinite.watch.watcher import Call, Window
 
@@ -149,9 +149,12 @@ def test_few_and_small_batches_are_held() -> None:
         len(past.since(first) or []) == 10 and past.since(second) == []
     )  # the copy was taken this very moment
     past.add(second, attempt_of(torch.ones(4)), None)
-    assert len(past.since(second) or []) == 1 and past.since(first) == []
-    for _ in range(MOST_STEPS):
+    assert len(past.since(second) or []) == 1
+    assert len(past.latest()) == 11  # a few from before the copy are other batches to go on with
+    for number in range(MOST_STEPS):
         past.add(second, attempt_of(torch.zeros(4)), None)
+        assert len(past.latest()) == min(FURTHER, 12 + number)
+    assert past.since(first) == []
     assert past.since(second) is None  # some of these steps are gone: the rest would be another training
     assert past.since((2, 1)) == []  # the run went back to that copy: nothing was applied since
     past.add((2, 1), attempt_of(torch.zeros(4)), None)
@@ -191,4 +194,5 @@ def test_late_binding_is_noticed() -> None:
         made.window.calls[0] = Call.of(lambda: batch.sum(), ())  # noqa: B023 - that is what is tested
         past.add((1, 0), made, None)
     assert past.since((1, 0)) is None  # called again, the first would compute the batch of the last
+    assert len(past.latest()) < 3
     assert past.newest is not None

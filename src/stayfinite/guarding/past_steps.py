@@ -1,4 +1,4 @@
-"""PastSteps: the applied steps since the last good copy, as long as they are few and small, to be made again."""
+"""PastSteps: the applied steps since the last good copy, and a few before it, as long as they are few and small."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from stayfinite.watch.watcher import Window
 
 MOST_STEPS: Final = 128
 MOST_BYTES: Final = 64 << 20
+FURTHER: Final = 20
+"""Steps after a failing one, on the batches of the last steps: those of the future are not known."""
 _MOST_LOOKED_AT: Final = 1000
 _NO_BATCH: Final = (str, bytes, int, float, type, FunctionType, ModuleType, nn.Module, Optimizer, type(None))
 
@@ -54,12 +56,13 @@ class PastSteps:
         size = sum(tensor.numel() * tensor.element_size() for tensor in new or ())
         if new is None or any(map(_cannot_be_kept, new)):
             size = MOST_BYTES + 1
-        while self._kept and self._kept[0].stamp != stamp:  # a newer copy: they are of no use any more
-            self._drop()
         self._kept.append(PastStep(stamp, window, rng, tuple(attempt.rates), size))
         self._bytes += size
+        while len(self._kept) > FURTHER and self._kept[0].stamp != stamp:  # from before a newer copy
+            self._drop()
         while len(self._kept) > 1 and (len(self._kept) > MOST_STEPS or self._bytes > MOST_BYTES):
-            self._incomplete = stamp
+            if self._kept[0].stamp == stamp:
+                self._incomplete = stamp
             self._drop()
 
     def _drop(self) -> None:
@@ -74,6 +77,11 @@ class PastSteps:
         found = [step for step in self._kept if step.stamp == stamp]
         late = any(call.changed_names() for step in found for call in step.window.calls)
         return None if self._incomplete == stamp or late else found
+
+    def latest(self) -> list[PastStep]:
+        """The last of them, whichever copy they come after: other batches than the failing one, to go on with."""
+        found = list(self._kept)[-FURTHER:]
+        return [step for step in found if not any(call.changed_names() for call in step.window.calls)]
 
 
 def _given(window: Window) -> list[Any]:
