@@ -12,6 +12,7 @@ from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings import Incident
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import FURTHER, MOST_STEPS, PastSteps
+from stayfinite.guarding.trajectory import Course, stays_past
 from stayfinite.sandbox.fork import obstacle
 from stayfinite.watch.watcher import Call, Window
 
@@ -196,3 +197,13 @@ def test_late_binding_is_noticed() -> None:
     assert past.since((1, 0)) is None  # called again, the first would compute the batch of the last
     assert len(past.latest()) < 3
     assert past.newest is not None
+
+
+def test_outputs_that_stay_past_a_limit_are_counted() -> None:
+    settled = Course(
+        made=5, sizes=(9e4, 6e4, 5e4, 6e4, 7e4)
+    )  # the failing batch was the only large one but one
+    beyond = Course(made=5, sizes=(9e4, 7e4, 6e4, 8e4, 5e4))
+    assert stays_past(settled, 65504.0) is None
+    assert stays_past(beyond, 65504.0) == 2
+    assert stays_past(Course(made=1, sizes=(9e4,)), 65504.0) is None  # nothing came after it

@@ -31,6 +31,7 @@ class LogitsToLoss(Remedy):
     )
     kinds = frozenset({Kind.LOG_OF_ZERO, Kind.EPS_VANISHED, Kind.ZERO_TIMES_INF})
     rank = 1
+    universal = True  # where log space itself fits, it is the same cure in another form, and no control
 
     def fits(self, case: Case) -> bool:
         """A probability was rounded to 0 or 1, and where its logarithm is taken nothing is left to compute it from."""
