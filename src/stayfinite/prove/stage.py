@@ -20,7 +20,6 @@ from stayfinite.remedies.floors import largest_exponent
 from stayfinite.remedies.remedy import Case, Prescription, Remedy, case_of
 from stayfinite.remedies.source import Edit, edited
 
-
 _AT_EDGES: Final = {"acos": (0.0, math.pi), "asin": (-math.pi / 2, math.pi / 2), "acosh": (0.0,)}
 """What these functions give at the edges of their domain, where their slope is infinite."""
 _NEAR_EDGE: Final = 1e-7
