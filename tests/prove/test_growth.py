@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -134,7 +135,7 @@ class Scaled(nn.Module):
         return self.line(x)  # type: ignore[no-any-return]
 
 
-def attempt_of(batch: Tensor) -> Attempt:
+def attempt_of(batch: Any) -> Attempt:
     window = Window(batches=[batch], calls=[Call.of(squared, (None, batch))])
     made = object.__new__(Attempt)
     made.window, made.rates = window, [0.1]
@@ -166,6 +167,21 @@ def test_few_and_small_batches_are_held() -> None:
         assert len(past.since(stamp) or []) == 1
     past.add((4, 1), attempt_of(torch.zeros(4, device="meta")), None)
     assert past.since((4, 1)) is None
+
+
+@pytest.mark.parametrize("inside", [lambda batch: batch, lambda batch: {"x": [batch]}], ids=["tensor", "nested"])
+def test_a_batch_that_was_written_into_is_no_batch_of_the_past(inside: Callable[[Tensor], Any]) -> None:
+    past, buffer = PastSteps(), torch.zeros(4)
+    given = inside(buffer)
+    for number in range(3):
+        buffer.fill_(number)  # the loop's one buffer
+        past.add((1, 0), attempt_of(given), None)
+    assert len(past.latest()) == 1 and past.newest is not None  # the last was not written into yet
+    buffer.fill_(9)
+    assert past.since((1, 0)) is None and past.latest() == [] and past.newest is None
+    with torch.inference_mode():
+        past.add((2, 0), attempt_of(torch.zeros(4)), None)  # has no count of what was written
+    assert len(past.since((2, 0)) or []) == 1
 
 
 def closure_of(tensor: Tensor) -> Attempt:

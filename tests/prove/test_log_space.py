@@ -90,3 +90,10 @@ def test_one_minus_an_exponential_near_one() -> None:
     exec(HEAD, names)
     one, two = eval(before, names), eval(after, names)
     assert one[0] == -torch.inf and two[0] == pytest.approx(-46.0517018) and one[1] == pytest.approx(two[1])
+
+
+def test_an_eps_that_has_a_name_is_not_needed_either() -> None:
+    _, after = rewritten("eps = 1e-8\np = torch.sigmoid(x)\nr = torch.log(1 - p + eps)\n")
+    assert after == "F.logsigmoid(-x)"
+    _, after = rewritten("eps = 0.5\np = torch.sigmoid(x)\nr = torch.log(p + eps)\n")
+    assert after is None

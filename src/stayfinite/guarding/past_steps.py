@@ -36,6 +36,12 @@ class PastStep:
     rng: RngState | None
     rates: tuple[float, ...]
     nbytes: int = 0
+    held: tuple[tuple[Tensor, int], ...] = ()  # tensors that it was given, and how often they had been written into
+
+    def is_as_it_was(self) -> bool:
+        """False where its functions see other names, or something was written into its batch, since."""
+        written = any(tensor._version != version for tensor, version in self.held)
+        return not written and not any(call.changed_names() for call in self.window.calls)
 
 
 class PastSteps:
@@ -56,7 +62,8 @@ class PastSteps:
         size = sum(tensor.numel() * tensor.element_size() for tensor in new or ())
         if new is None or any(map(_cannot_be_kept, new)):
             size = MOST_BYTES + 1
-        self._kept.append(PastStep(stamp, window, rng, tuple(attempt.rates), size))
+        held = tuple((one, one._version) for one in [*(new or ()), *_reused(given)] if not one.is_inference())
+        self._kept.append(PastStep(stamp, window, rng, tuple(attempt.rates), size, held))
         self._bytes += size
         while len(self._kept) > FURTHER and self._kept[0].stamp != stamp:  # from before a newer copy
             self._drop()
@@ -70,18 +77,17 @@ class PastSteps:
 
     @property
     def newest(self) -> Window | None:
-        return self._kept[-1].window if self._kept else None
+        return self._kept[-1].window if self._kept and self._kept[-1].is_as_it_was() else None
 
     def since(self, stamp: Stamp) -> list[PastStep] | None:
         """All applied steps after this copy; None if some are no longer here, or would compute another batch."""
         found = [step for step in self._kept if step.stamp == stamp]
-        late = any(call.changed_names() for step in found for call in step.window.calls)
-        return None if self._incomplete == stamp or late else found
+        changed = not all(step.is_as_it_was() for step in found)
+        return None if self._incomplete == stamp or changed else found
 
     def latest(self) -> list[PastStep]:
         """The last of them, whichever copy they come after: other batches than the failing one, to go on with."""
-        found = list(self._kept)[-FURTHER:]
-        return [step for step in found if not any(call.changed_names() for call in step.window.calls)]
+        return [step for step in list(self._kept)[-FURTHER:] if step.is_as_it_was()]
 
 
 def _given(window: Window) -> list[Any]:
@@ -91,6 +97,12 @@ def _given(window: Window) -> list[Any]:
         found += [*call.args, *call.names.values(), *getattr(call.fn, "args", ())]
         found += getattr(call.fn, "__defaults__", None) or ()
     return [one for one in found if not isinstance(one, _NO_BATCH)]
+
+
+def _reused(given: Sequence[Any]) -> list[Tensor]:
+    """Batches that may be the same objects in every step: into which a loop writes its next one."""
+    plain = [one for one in given if isinstance(one, (Tensor, list, tuple, dict))]
+    return _tensors(plain) or []
 
 
 def _tensors(given: Sequence[Any]) -> list[Tensor] | None:

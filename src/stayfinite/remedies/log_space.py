@@ -245,7 +245,8 @@ class _Logarithm:
         return f"{logs} + {site.torch}.log(-{site.torch}.expm1({b} - {a}))"
 
     def _of_sum_of_two(self, node: ast.BinOp) -> str | None:
-        for one, other in ((node.left, node.right), (node.right, node.left)):
+        for given, other in ((node.left, node.right), (node.right, node.left)):
+            one = self._number_behind(given)
             if (
                 isinstance(one, ast.Constant)
                 and isinstance(one.value, float)
@@ -258,6 +259,11 @@ class _Logarithm:
             if _is_one(one):
                 return self._one_plus(self._behind(other))
         return None
+
+    def _number_behind(self, node: ast.expr) -> ast.expr:
+        """The number that a name stands for: eps = 1e-8."""
+        value = self._site.assigned(node.id, self._at) if isinstance(node, ast.Name) else None
+        return value if isinstance(value, ast.Constant) else node
 
     def _one_plus(self, node: ast.expr) -> str | None:
         if isinstance(node, ast.Call) and called(node) == "exp" and self._site.functional:
