@@ -169,7 +169,9 @@ def test_few_and_small_batches_are_held() -> None:
     assert past.since((4, 1)) is None
 
 
-@pytest.mark.parametrize("inside", [lambda batch: batch, lambda batch: {"x": [batch]}], ids=["tensor", "nested"])
+@pytest.mark.parametrize(
+    "inside", [lambda batch: batch, lambda batch: {"x": [batch]}], ids=["tensor", "nested"]
+)
 def test_a_batch_that_was_written_into_is_no_batch_of_the_past(inside: Callable[[Tensor], Any]) -> None:
     past, buffer = PastSteps(), torch.zeros(4)
     given = inside(buffer)
