@@ -10,7 +10,6 @@ from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import judged, told
 
-
 _LOGS, _NEAR = ("log", "log2", "log10"), 3
 _FILLED = "fill the input before the product: torch.where(mask, x, 0) or x.masked_fill(~mask, 0)"
 _OF_LOG = (
