@@ -30,7 +30,7 @@ class LogitsToLoss(Remedy):
         "binary_cross_entropy_with_logits, cross_entropy"
     )
     kinds = frozenset({Kind.LOG_OF_ZERO, Kind.EPS_VANISHED, Kind.ZERO_TIMES_INF})
-    rank = 1
+    rank = 3  # behind what is a patch
     universal = True  # where log space itself fits, it is the same cure in another form, and no control
 
     def fits(self, case: Case) -> bool:
