@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings import Incident
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.past_steps import MOST_STEPS, PastSteps
+from stayfinite.guarding.past_steps import FURTHER, MOST_STEPS, PastSteps
+from stayfinite.guarding.trajectory import Course, stays_past
 from stayfinite.sandbox.fork import obstacle
 from stayfinite.watch.watcher import Call, Window
 
@@ -133,7 +135,7 @@ class Scaled(nn.Module):
         return self.line(x)  # type: ignore[no-any-return]
 
 
-def attempt_of(batch: Tensor) -> Attempt:
+def attempt_of(batch: Any) -> Attempt:
     window = Window(batches=[batch], calls=[Call.of(squared, (None, batch))])
     made = object.__new__(Attempt)
     made.window, made.rates = window, [0.1]
@@ -149,9 +151,12 @@ def test_few_and_small_batches_are_held() -> None:
         len(past.since(first) or []) == 10 and past.since(second) == []
     )  # the copy was taken this very moment
     past.add(second, attempt_of(torch.ones(4)), None)
-    assert len(past.since(second) or []) == 1 and past.since(first) == []
-    for _ in range(MOST_STEPS):
+    assert len(past.since(second) or []) == 1
+    assert len(past.latest()) == 11  # a few from before the copy are other batches to go on with
+    for number in range(MOST_STEPS):
         past.add(second, attempt_of(torch.zeros(4)), None)
+        assert len(past.latest()) == min(FURTHER, 12 + number)
+    assert past.since(first) == []
     assert past.since(second) is None  # some of these steps are gone: the rest would be another training
     assert past.since((2, 1)) == []  # the run went back to that copy: nothing was applied since
     past.add((2, 1), attempt_of(torch.zeros(4)), None)
@@ -162,6 +167,23 @@ def test_few_and_small_batches_are_held() -> None:
         assert len(past.since(stamp) or []) == 1
     past.add((4, 1), attempt_of(torch.zeros(4, device="meta")), None)
     assert past.since((4, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "inside", [lambda batch: batch, lambda batch: {"x": [batch]}], ids=["tensor", "nested"]
+)
+def test_a_batch_that_was_written_into_is_no_batch_of_the_past(inside: Callable[[Tensor], Any]) -> None:
+    past, buffer = PastSteps(), torch.zeros(4)
+    given = inside(buffer)
+    for number in range(3):
+        buffer.fill_(number)  # the loop's one buffer
+        past.add((1, 0), attempt_of(given), None)
+    assert len(past.latest()) == 1 and past.newest is not None  # the last was not written into yet
+    buffer.fill_(9)
+    assert past.since((1, 0)) is None and past.latest() == [] and past.newest is None
+    with torch.inference_mode():
+        past.add((2, 0), attempt_of(torch.zeros(4)), None)  # has no count of what was written
+    assert len(past.since((2, 0)) or []) == 1
 
 
 def closure_of(tensor: Tensor) -> Attempt:
@@ -191,4 +213,15 @@ def test_late_binding_is_noticed() -> None:
         made.window.calls[0] = Call.of(lambda: batch.sum(), ())  # noqa: B023 - that is what is tested
         past.add((1, 0), made, None)
     assert past.since((1, 0)) is None  # called again, the first would compute the batch of the last
+    assert len(past.latest()) < 3
     assert past.newest is not None
+
+
+def test_outputs_that_stay_past_a_limit_are_counted() -> None:
+    settled = Course(
+        made=5, sizes=(9e4, 6e4, 5e4, 6e4, 7e4)
+    )  # the failing batch was the only large one but one
+    beyond = Course(made=5, sizes=(9e4, 7e4, 6e4, 8e4, 5e4))
+    assert stays_past(settled, 65504.0) is None
+    assert stays_past(beyond, 65504.0) == 2
+    assert stays_past(Course(made=1, sizes=(9e4,)), 65504.0) is None  # nothing came after it

@@ -30,6 +30,16 @@ def rewritten(source: str) -> tuple[str, str | None]:
         ("e = torch.exp(x)\nd = e.diagonal()\nr = torch.log(d / e.sum(dim=1))\n", "logsumexp"),
         (f"{DENSITY}r = torch.log(torch.sum(w * density(x, m, s=s), dim=1))\n", "logsumexp"),
         ("r = torch.log(torch.sigmoid(x).reshape(-1))\n", "logsigmoid"),
+        ("h = torch.exp(x)\nr = torch.log(torch.cumsum(h, dim=0))\n", "logcumsumexp"),
+        ("r = torch.log(torch.special.i0(x))\n", "i0e"),
+        ("r = torch.log(torch.cosh(x))\n", "softplus"),
+        ("r = torch.log(torch.exp2(x))\n", "x"),
+        ("r = torch.log(torch.special.ndtr(x))\n", "log_ndtr"),
+        ("r = torch.log(torch.erfc(x))\n", "log_ndtr"),
+        ("a = torch.tanh(x)\nr = torch.log(1 - a.pow(2))\n", "softplus"),
+        ("r = torch.log(torch.sigmoid(x).prod(dim=1))\n", ".sum(dim=1)"),
+        ("r = torch.log(torch.prod(torch.sigmoid(x), 1))\n", "torch.sum"),
+        ("r = torch.log(torch.sigmoid(x + 1) - torch.sigmoid(x))\n", "expm1"),
     ],
 )
 def test_the_same_numbers_and_gradients(source: str, word: str) -> None:
@@ -63,8 +73,27 @@ def test_the_same_numbers_and_gradients(source: str, word: str) -> None:
         "def f(a):\n    return torch.exp(a * k)\ndef g(x, k):\n    return torch.log(f(x))\n",
         "def f(a):\n    return torch.exp(a)\nr = torch.log(f(drawn()))\n",
         "r = torch.log(p.index_select(0, drawn()))\n",
+        "r = torch.log(torch.cosh(layer(x)))\n",
+        "r = torch.log(1 - layer(x).tanh() ** 2)\n",
+        "r = torch.log(torch.sigmoid(x) - torch.tanh(x))\n",
     ],
 )
 def test_what_might_mean_something_else_is_left_alone(source: str) -> None:
     _, after = rewritten(source)
+    assert after is None
+
+
+def test_one_minus_an_exponential_near_one() -> None:
+    before, after = rewritten("r = torch.log(1 - torch.exp(-x))\n")
+    assert after is not None
+    names = {"x": torch.tensor([1e-20, 0.5], dtype=torch.float64)}
+    exec(HEAD, names)
+    one, two = eval(before, names), eval(after, names)
+    assert one[0] == -torch.inf and two[0] == pytest.approx(-46.0517018) and one[1] == pytest.approx(two[1])
+
+
+def test_an_eps_that_has_a_name_is_not_needed_either() -> None:
+    _, after = rewritten("eps = 1e-8\np = torch.sigmoid(x)\nr = torch.log(1 - p + eps)\n")
+    assert after == "F.logsigmoid(-x)"
+    _, after = rewritten("eps = 0.5\np = torch.sigmoid(x)\nr = torch.log(p + eps)\n")
     assert after is None

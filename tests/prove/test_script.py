@@ -92,3 +92,45 @@ def test_nothing_is_tried_without_prove(tmp_path: Path) -> None:
 def test_an_incident_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     done = stayfinite("replay", str(tmp_path), folder=tmp_path)
     assert done.returncode == 2 and "no incident" in done.stderr
+
+
+QUOTES = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(16)
+
+
+class Returns(Dataset):
+    def __init__(self):
+        self.prices = 100 + torch.randn(48, 11).cumsum(1)
+        self.prices[30, 4] = 0.0
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        p = self.prices[i]
+        r = (p[1:] - p[:-1]) / p[:-1]
+        return r[:-1], r[-1:]
+
+
+model = nn.Sequential(nn.Linear(9, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for x, y in DataLoader(Returns(), batch_size=8):
+    loss = (model(x) - y).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_where_a_bad_batch_was_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(QUOTES)
+    stayfinite("run", "--run-dir", "run", "train.py", folder=tmp_path)
+    incident = json.loads((tmp_path / "run" / "incidents" / "0001" / "incident.json").read_text())
+    made = QUOTES.splitlines().index("        r = (p[1:] - p[:-1]) / p[:-1]") + 1
+    assert incident["findings"][0]["cause"] == "DATA_NONFINITE" and incident["birth"]["line"] != made
+    assert incident["proof_remark"].endswith(f"made earlier, at line {made}: that is what is changed")
+    assert f"@@ -{made - 3}," in incident["patch"]

@@ -64,6 +64,25 @@ OPS = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("given", [torch.float32, torch.float16])
+@pytest.mark.parametrize("wide", ["float32", "float64"])
+def test_autocast_does_not_narrow_what_is_to_be_wide(
+    dtype: torch.dtype, given: torch.dtype, wide: str
+) -> None:
+    x, w = (
+        torch.full((2, 8), 3e2, dtype=given),
+        torch.full((4, 8), 4e2),
+    )  # all float32: autocast makes half of it
+    if given is not torch.float32:
+        w = w.to(given)
+    with torch.autocast("cpu", dtype=dtype):
+        assert matmul(x, w).dtype is dtype
+        with wider_calls(Place(HERE, line_of(matmul), ("matmul",)), wide, "in range"):
+            result = matmul(x, w)
+    assert result.dtype is torch.float32 and torch.equal(result, torch.full((2, 4), 9.6e5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("op", "names", "below"), OPS, ids=[op[0].__name__ for op in OPS])
 def test_the_op_is_computed_in_float32_and_given_back(
     op: object, names: tuple[str, ...], below: int, dtype: torch.dtype

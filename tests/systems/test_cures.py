@@ -53,6 +53,8 @@ def test_the_cure_is_proved(system: str, tmp_path: Path) -> None:
         assert best["steps"] == 20
         wider = {"float32-operation", "autocast-off", "autocast-bfloat16"} & set(verdicts)
         assert wider and all(verdicts[one] in ("failed", "postpones") for one in wider), verdicts
+    if system == "mhc_ocr":  # the one op in float32 is finite now, and the state goes on growing
+        assert verdicts["float32-operation"] == "postpones", incident["tried"]
     if (
         system == "latent_dlm"
     ):  # the layer norm sums squares in float32 anyway: only float64 has room, and for how long?

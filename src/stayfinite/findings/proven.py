@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Final
 
@@ -29,6 +30,9 @@ def attach(incident: Incident, report: ProofReport) -> None:
     incident.blame = report.blame or incident.blame
     incident.blame_remark = report.blame_remark if incident.blame is None else ""
     incident.tried, incident.patch, incident.proof_remark = report.tried, report.patch, report.remark
+    earlier = _made_earlier(incident, report)
+    if earlier is not None and not report.remark:
+        incident.proof_remark = earlier
     incident.test, incident.standalone = report.test or incident.test, report.standalone
     best = report.proved
     kept: list[Finding] = []
@@ -49,6 +53,20 @@ def attach(incident: Incident, report: ProofReport) -> None:
         kept[0] = _proved(kept[0], best, report)
     # Only a refuted cause loses its place: what the rules rank above the birth may have led to it.
     incident.findings = [*kept, *refuted]
+
+
+def _made_earlier(incident: Incident, report: ProofReport) -> str | None:
+    """A batch that came in bad was made before its step: a run that begins earlier sees where."""
+    birth, came_in = incident.birth, any(one.cause == "DATA_NONFINITE" for one in incident.findings[:1])
+    if birth is None or birth.file is None or report.file is None or report.patched_by is None or not came_in:
+        return None
+    same = os.path.realpath(birth.file) == os.path.realpath(report.file)
+    if report.line is None or (same and birth.line == report.line):
+        return None
+    where = f"line {report.line}" if same else f"{report.file}:{report.line}"
+    return (
+        f"on the replay of the whole run the bad value is made earlier, at {where}: that is what is changed"
+    )
 
 
 def _contradicted(finding: Finding, blame: str) -> Finding:

@@ -10,8 +10,8 @@ from typing import Any
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.body_replay import BodyReplay
 from stayfinite.guarding.loop_body import LoopBody
-from stayfinite.guarding.past_steps import PastStep
-from stayfinite.guarding.trajectory import FURTHER, CourseLog, Trajectory, largest_output
+from stayfinite.guarding.past_steps import FURTHER, PastStep
+from stayfinite.guarding.trajectory import CourseLog, Trajectory, largest_output
 from stayfinite.prove.live_code import swapped
 from stayfinite.recover.recovery import Recovery
 
@@ -28,10 +28,10 @@ class BodyTrajectory(Trajectory):
         recovery: Recovery,
         attempt: Attempt,
         past: Sequence[PastStep],
-        lower_by: float,
+        latest: Sequence[PastStep],
         body: LoopBody,
     ) -> None:
-        super().__init__(recovery, attempt, past, lower_by)
+        super().__init__(recovery, attempt, past, latest)
         self._body = body
         self._texts: Mapping[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""PastSteps: the applied steps since the last good copy, as long as they are few and small, to be made again."""
+"""PastSteps: the applied steps since the last good copy, and a few before it, as long as they are few and small."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from stayfinite.watch.watcher import Window
 
 MOST_STEPS: Final = 128
 MOST_BYTES: Final = 64 << 20
+FURTHER: Final = 20
+"""Steps after a failing one, on the batches of the last steps: those of the future are not known."""
 _MOST_LOOKED_AT: Final = 1000
 _NO_BATCH: Final = (str, bytes, int, float, type, FunctionType, ModuleType, nn.Module, Optimizer, type(None))
 
@@ -34,6 +36,14 @@ class PastStep:
     rng: RngState | None
     rates: tuple[float, ...]
     nbytes: int = 0
+    held: tuple[
+        tuple[Tensor, int], ...
+    ] = ()  # tensors that it was given, and how often they had been written into
+
+    def is_as_it_was(self) -> bool:
+        """False where its functions see other names, or something was written into its batch, since."""
+        written = any(tensor._version != version for tensor, version in self.held)
+        return not written and not any(call.changed_names() for call in self.window.calls)
 
 
 class PastSteps:
@@ -54,12 +64,14 @@ class PastSteps:
         size = sum(tensor.numel() * tensor.element_size() for tensor in new or ())
         if new is None or any(map(_cannot_be_kept, new)):
             size = MOST_BYTES + 1
-        while self._kept and self._kept[0].stamp != stamp:  # a newer copy: they are of no use any more
-            self._drop()
-        self._kept.append(PastStep(stamp, window, rng, tuple(attempt.rates), size))
+        held = tuple((one, one._version) for one in [*(new or ()), *_reused(given)] if not one.is_inference())
+        self._kept.append(PastStep(stamp, window, rng, tuple(attempt.rates), size, held))
         self._bytes += size
+        while len(self._kept) > FURTHER and self._kept[0].stamp != stamp:  # from before a newer copy
+            self._drop()
         while len(self._kept) > 1 and (len(self._kept) > MOST_STEPS or self._bytes > MOST_BYTES):
-            self._incomplete = stamp
+            if self._kept[0].stamp == stamp:
+                self._incomplete = stamp
             self._drop()
 
     def _drop(self) -> None:
@@ -67,13 +79,17 @@ class PastSteps:
 
     @property
     def newest(self) -> Window | None:
-        return self._kept[-1].window if self._kept else None
+        return self._kept[-1].window if self._kept and self._kept[-1].is_as_it_was() else None
 
     def since(self, stamp: Stamp) -> list[PastStep] | None:
         """All applied steps after this copy; None if some are no longer here, or would compute another batch."""
         found = [step for step in self._kept if step.stamp == stamp]
-        late = any(call.changed_names() for step in found for call in step.window.calls)
-        return None if self._incomplete == stamp or late else found
+        changed = not all(step.is_as_it_was() for step in found)
+        return None if self._incomplete == stamp or changed else found
+
+    def latest(self) -> list[PastStep]:
+        """The last of them, whichever copy they come after: other batches than the failing one, to go on with."""
+        return [step for step in list(self._kept)[-FURTHER:] if step.is_as_it_was()]
 
 
 def _given(window: Window) -> list[Any]:
@@ -83,6 +99,12 @@ def _given(window: Window) -> list[Any]:
         found += [*call.args, *call.names.values(), *getattr(call.fn, "args", ())]
         found += getattr(call.fn, "__defaults__", None) or ()
     return [one for one in found if not isinstance(one, _NO_BATCH)]
+
+
+def _reused(given: Sequence[Any]) -> list[Tensor]:
+    """Batches that may be the same objects in every step: into which a loop writes its next one."""
+    plain = [one for one in given if isinstance(one, (Tensor, list, tuple, dict))]
+    return _tensors(plain) or []
 
 
 def _tensors(given: Sequence[Any]) -> list[Tensor] | None:

@@ -64,6 +64,7 @@ class StepProof:
     past: Sequence[PastStep] | None = (
         None  # the steps since the last good copy; None: they are no longer at hand
     )
+    latest: Sequence[PastStep] = ()  # the last applied steps, also those before the copy
 
     def prove(self, incident: Incident, evidence: FailedStep) -> None:
         """Say who is to blame, which samples, and what helps; written into the incident."""
@@ -144,10 +145,10 @@ class StepProof:
             report.remark = trials.remark
 
     def _trajectory(self, past: Sequence[PastStep]) -> Trajectory:
-        body, lower_by = self.attempt.body, self.recovery.lower_by
+        body = self.attempt.body
         if self.attempt.window.calls or body is None:
-            return Trajectory(self.recovery, self.attempt, past, lower_by)
-        return BodyTrajectory(self.recovery, self.attempt, past, lower_by, body)
+            return Trajectory(self.recovery, self.attempt, past, self.latest)
+        return BodyTrajectory(self.recovery, self.attempt, past, self.latest, body)
 
     def _only_this_batch(self, report: ProofReport, places: Replays | None) -> None:
         """The steps since the copy are gone: all that can be said is how this batch does in it."""

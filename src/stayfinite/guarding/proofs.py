@@ -88,6 +88,7 @@ class StepProofs:
             self._settings.seconds,
             lambda text: reporter.note("proof", text=text),
             self._since_the_copy(attempt),
+            self._past.latest(),
         )
         try:
             proof.prove(incident, evidence)

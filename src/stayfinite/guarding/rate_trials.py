@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from stayfinite.findings.mechanism.operands import LARGEST
 from stayfinite.findings.trial import ProofReport, Tried
-from stayfinite.guarding.trajectory import FURTHER, Course, Trajectory, still_grows
+from stayfinite.guarding.past_steps import FURTHER
+from stayfinite.guarding.trajectory import Course, Trajectory, stays_past, still_grows
 from stayfinite.prove.attempted import Attempted
 from stayfinite.remedies.remedy import Case, Remedy, all_remedies
 
@@ -35,8 +38,14 @@ class RateTrials:
             return report.tried
         self._one = null.seconds / max(1, null.made + 1)
         of_state = report.blame == "state"
-        found = self._courses((*self._fitting(over_steps=True), None), null)
-        known = [self._ahead(one, attempted) for one in report.tried] if of_state else report.tried
+        found = self._courses(self._fitting(over_steps=True), null)
+        by_growth = any(one.proved for one in found)
+        found += self._courses((None,), null)
+        known = (
+            [self._ahead(one, attempted, by_growth=by_growth) for one in report.tried]
+            if of_state
+            else report.tried
+        )
         found += self._courses(self._fitting(over_steps=False), null)
         found.sort(key=lambda one: (not one.proved, one.popular, one.remedy != "bounded-growth"))
         return [*found, *known] if of_state else [*known, *found]
@@ -76,8 +85,11 @@ class RateTrials:
         found = [one for one in chosen if one.fits(self._case)]
         return sorted(found, key=lambda one: (one.rank, one.name))
 
-    def _ahead(self, one: Tried, attempted: Mapping[str, Attempted]) -> Tried:
-        """A wider dtype for what has grown: is it finite in the next steps too, and has the growth ended?"""
+    def _ahead(self, one: Tried, attempted: Mapping[str, Attempted], *, by_growth: bool) -> Tried:
+        """A wider dtype for what has grown: is it finite in the next steps too, and has the growth ended?
+
+        `by_growth`: what bounds the growth from block to block, and nothing else, makes the same steps finite.
+        """
         known = attempted.get(one.remedy)
         if known is None or not any(remedy.only_wider for remedy in known.remedies):
             return one
@@ -88,10 +100,27 @@ class RateTrials:
         if course.error:
             why = "finite now; there was no time to see whether it lasts, with a state that has grown"
             return replace(one, verdict="unclear", reason=why)
-        steps, later = max(0, course.made - 1), _postponed(course)
+        steps = max(0, course.made - 1)
+        later = _postponed(course) or (self._lives_on(course) if by_growth else None)
         if later is None:
             return replace(one, steps=steps)
         return replace(one, verdict="postpones", reason=later, steps=steps)
+
+    def _lives_on(self, course: Course) -> str | None:
+        """Outputs stay where the narrower dtype cannot hold them: more room, and the growth as it was."""
+        dtype, growth = self._case.birth.dtype, self._case.step.growth
+        limit = LARGEST.get(dtype, math.inf)
+        past = stays_past(course, limit)
+        if past is None:
+            return None
+        blocks = growth.repeated() if growth is not None else None
+        each = (
+            f"each of {blocks[1]} `{blocks[0]}` still enlarges {blocks[2]:.2g} times, and " if blocks else ""
+        )
+        return (
+            f"finite now, but {each}outputs pass {limit:g}, where {dtype} ends, in {past} of the next "
+            f"{len(course.sizes) - 1} steps: it postpones, more room for the same growth"
+        )
 
     def _left(self) -> float:
         return max(1.0, self._end - time.monotonic())

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from stayfinite.findings import Json
 from stayfinite.findings.trial import Tried
 from stayfinite.guarding.attempt import Attempt
-from stayfinite.guarding.past_steps import PastStep
+from stayfinite.guarding.past_steps import FURTHER, PastStep
 from stayfinite.guarding.trial_replay import norm_is_finite
 from stayfinite.prove.counterfactual import MOVES_TOO_MUCH
 from stayfinite.prove.live_code import swapped
@@ -26,8 +26,6 @@ from stayfinite.sandbox.fork import forked
 from stayfinite.watch.losses import as_loss, split_aux
 from stayfinite.watch.watcher import Window
 
-FURTHER: Final = 20
-"""Steps after the failing one, on the batches of the last steps: those of the future are not known."""
 _GROWS: Final = 2.0
 _MOVED: Final = 1e-6
 
@@ -78,13 +76,16 @@ class CourseLog:
 
 
 class Trajectory:
-    """`past` are the steps that were applied since the copy; the failing one comes after them."""
+    """`past` are the steps that were applied since the copy; the failing one comes after them.
+
+    `latest`: the last applied steps, on whose batches it goes on. A copy may be as young as the failing step.
+    """
 
     def __init__(
-        self, recovery: Recovery, attempt: Attempt, past: Sequence[PastStep], lower_by: float
+        self, recovery: Recovery, attempt: Attempt, past: Sequence[PastStep], latest: Sequence[PastStep]
     ) -> None:
-        self._recovery, self._attempt, self._past = recovery, attempt, past
-        self._lower_by = lower_by
+        self._recovery, self._attempt, self._past, self._latest = recovery, attempt, past, latest
+        self._lower_by = recovery.lower_by
 
     @property
     def steps(self) -> int:
@@ -162,8 +163,9 @@ class Trajectory:
         else:
             transaction.undo(restore_rng=True)
             steps = [own]
-        again = self._past or [own]
-        steps += [again[number % len(again)] for number in range(FURTHER)]
+        again = self._latest or [own]
+        further = [again[number % len(again)] for number in range(FURTHER)]
+        steps += [replace(step, rates=own.rates) for step in further]
         log = CourseLog()
         with ExitStack() as stack:
             for remedy in remedies:
@@ -278,6 +280,13 @@ def largest_output() -> Iterator[list[float]]:
         yield sizes
     finally:
         handle.remove()
+
+
+def stays_past(course: Course, limit: float) -> int | None:
+    """In how many of the steps after the failing one outputs passed this limit; None if in few of them."""
+    after = course.sizes[1:]
+    past = sum(size > limit for size in after)
+    return past if after and past * 2 >= len(after) else None
 
 
 def still_grows(course: Course) -> tuple[float, float] | None:

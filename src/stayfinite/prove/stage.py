@@ -7,6 +7,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ from stayfinite.prove.trial import TrialResult
 from stayfinite.remedies.floors import largest_exponent
 from stayfinite.remedies.remedy import Case, Prescription, Remedy, case_of
 from stayfinite.remedies.source import Edit, edited
+
+_AT_EDGES: Final = {"acos": (0.0, math.pi), "asin": (-math.pi / 2, math.pi / 2), "acosh": (0.0,)}
+"""What these functions give at the edges of their domain, where their slope is infinite."""
+_NEAR_EDGE: Final = 1e-7
 
 
 @dataclass(slots=True)
@@ -88,6 +93,9 @@ def failing_part(value: Tensor, case: Case) -> Tensor | None:
         bad |= value > math.exp(float(largest_exponent(dtype)))
     if not bool(bad.any()) and case.birth.phase == "backward" and case.kind is Kind.ROOT_GRADIENT_AT_ZERO:
         bad = value == 0
+    if not bool(bad.any()) and case.birth.phase == "backward" and case.kind is Kind.INVERSE_AT_EDGE:
+        for edge in _AT_EDGES.get(case.op, ()):
+            bad |= (value - edge).abs() <= _NEAR_EDGE
     return bad if bool(bad.any()) else None
 
 

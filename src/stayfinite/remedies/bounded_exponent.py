@@ -11,6 +11,9 @@ from stayfinite.remedies.source import Edit, argument, with_argument
 
 _TIGHTER = {"float16": "5", "float64": "40"}  # so is the square of a gradient that it is a factor of
 _TIGHTER_THAN_ALL = "10"
+_AS_A_FACTOR = (
+    "3"  # where one exponential after the other multiplies the same values, as in the layers of a flow
+)
 
 
 class BoundedExponent(Remedy):
@@ -22,10 +25,10 @@ class BoundedExponent(Remedy):
     rank = 6
 
     def ways(self, case: Case) -> Iterator[Prescription]:
-        """As loose as the dtype allows; where what is computed of it overflows next (a squared gradient), tighter."""
+        """As loose as the dtype allows; tighter where what follows overflows: a squared gradient, the next layer."""
         if case.site is not None:
             dtype = case.birth.dtype
-            for top in (largest_exponent(dtype), _TIGHTER.get(dtype, _TIGHTER_THAN_ALL)):
+            for top in (largest_exponent(dtype), _TIGHTER.get(dtype, _TIGHTER_THAN_ALL), _AS_A_FACTOR):
                 edits = tuple(self._bounded_by(case, top))
                 if edits:
                     yield Prescription(self, case.site.file, edits)
@@ -34,7 +37,7 @@ class BoundedExponent(Remedy):
         site = case.site
         assert site is not None
         found: list[Edit] = []
-        for node in site.calls("exp", "expm1", "cosh", "sinh"):
+        for node in site.calls("exp", "expm1", "cosh", "sinh", "i0"):
             inside = argument(node, site)
             if inside is None:
                 continue

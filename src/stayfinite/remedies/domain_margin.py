@@ -10,6 +10,7 @@ from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, with_argument
 
 _BOTH = ("acos", "asin", "atanh", "erfinv", "arccos", "arcsin", "arctanh")
+_FROM_ONE = ("acosh", "arccosh")
 
 
 class DomainMargin(Remedy):
@@ -22,20 +23,22 @@ class DomainMargin(Remedy):
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """A margin that bounds the slope; where healthy values lie within that, the last number before the edge."""
-        for eps in (margin(case), next_to_one(case)):
-            edits = tuple(self._with_margin(case, eps)) if case.site is not None else ()
+        wide, least = margin(case), next_to_one(case)
+        for eps, above in ((wide, wide), (least, f"2 * {least}")):  # above 1 numbers lie twice as far apart
+            edits = tuple(self._with_margin(case, eps, above)) if case.site is not None else ()
             if edits and case.site is not None:
                 yield Prescription(self, case.site.file, edits)
 
-    def _with_margin(self, case: Case, eps: str) -> list[Edit]:
+    def _with_margin(self, case: Case, eps: str, above: str) -> list[Edit]:
         site = case.site
         assert site is not None
         found: list[Edit] = []
-        for node in site.calls(*_BOTH, "acosh"):
+        for node in site.calls(*_BOTH, *_FROM_ONE):
             inside = argument(node, site)
             if inside is None:
                 continue
-            bounds = f"clamp_min(1 + {eps})" if called(node) == "acosh" else f"clamp(-1 + {eps}, 1 - {eps})"
+            one_sided = called(node) in _FROM_ONE
+            bounds = f"clamp_min(1 + {above})" if one_sided else f"clamp(-1 + {eps}, 1 - {eps})"
             text = with_argument(node, site, 0, f"{site.term(inside)}.{bounds}")
             if text is not None:
                 found.append(site.replace(node, text))

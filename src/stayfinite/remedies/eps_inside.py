@@ -21,7 +21,8 @@ class EpsInside(Remedy):
     def fits(self, case: Case) -> bool:
         if case.kind is Kind.ROOT_OF_NEGATIVE:
             return _by_rounding(case)
-        divides = case.kind is Kind.DIVISION_BY_ZERO and case.op == "rsqrt"  # the root is the divisor
+        # the root or the power is the divisor: rsqrt, x ** -0.5
+        divides = case.kind is Kind.DIVISION_BY_ZERO and case.op in ("rsqrt", "pow", "float_power")
         return case.kind in self.kinds or divides
 
     def edits(self, case: Case) -> list[Edit]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, called
 
 _MAKERS = ("tensor", "as_tensor", "from_numpy", "asarray", "frombuffer", "stack")
@@ -31,6 +34,15 @@ class Imputed(Remedy):
             "inf->nan",
         )
 
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """Where they enter in the source; else, or where more of them enter elsewhere, where modules are given data."""
+        yield from (way for way in super().ways(case) if way.edits)
+        if case.kind is Kind.CAME_IN:
+            yield Prescription(self)
+
+    def applied(self) -> AbstractContextManager[None]:
+        return _imputed_for_modules()
+
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
         assert site is not None
@@ -41,6 +53,27 @@ class Imputed(Remedy):
             if nodes:
                 return [site.replace(n, _finite(site, site.code(n))) for n in nodes]
         return _where_the_loop_takes_it(case, site)
+
+
+@contextmanager
+def _imputed_for_modules() -> Iterator[None]:
+    """Tensors that nothing learnt has computed are made finite when a module is called with them."""
+    import torch
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    def finite(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.requires_grad:
+            return value
+        return torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def look(module: Any, given: tuple[Any, ...]) -> Any:
+        return tuple(finite(one) for one in given)
+
+    handle = register_module_forward_pre_hook(look)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _finite(site: SourceSite, value: str) -> str:

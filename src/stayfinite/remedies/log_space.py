@@ -7,6 +7,7 @@ import math
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.inlined import inlined
+from stayfinite.remedies.log_identities import is_known, log_of, log_of_one_minus
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure
 
@@ -16,6 +17,7 @@ _SAME_VALUES = ("gather", "squeeze", "unsqueeze", "diagonal", "diag", "view", "r
                 "permute", "t", "index_select", "take_along_dim", "select", "narrow", "expand",
                 "contiguous", "amax")  # fmt: skip
 """Ops that only choose or move values: log(x.gather(1, i)) is log(x).gather(1, i)."""
+_SUMS = {"sum": "logsumexp", "cumsum": "logcumsumexp"}
 
 
 class LogSpace(Remedy):
@@ -79,6 +81,12 @@ class _Logarithm:
             known = Edit(*self._site.span(node), f"({name} := {self._site.code(node)})", statement=True)
             self.kept.append(known)
         return known.text[1:].partition(" ")[0]
+
+    def _twice(self, node: ast.expr) -> str:
+        """An inner expression that the new form has more than once."""
+        text = self._inner(node)
+        self._impure = self._impure or (text == self._site.code(node) and not is_pure(node))
+        return self._grouped(text)
 
     def of(self, node: ast.expr) -> str | None:
         text = self._log(node)
@@ -146,8 +154,18 @@ class _Logarithm:
             self._better = True
             text = self._inner(inside)
             return f"({text})" if _needs_parentheses(text) else text
-        if name == "sum" and site.torch:
-            return self._of_sum(node, inside)
+        if name in _SUMS and site.torch:
+            return self._of_sum(node, inside, _SUMS[name])
+        if name == "prod" and argument(node, site, 1, "dim") is not None:
+            self._better = True
+            (start, end), (inner, behind) = site.span(node), site.span(inside)
+            if inner == start:  # p.prod(dim=1)
+                _, after = site.span(node.func)
+                return f"{self._grouped(self._log(inside))}.sum{site.text[after:end]}"
+            return f"{site.torch or 'torch'}.sum({self._log(inside)}{site.text[behind:end]}"
+        if is_known(name, site):
+            self._better = True
+            return log_of(name, self._twice(inside), site)
         if name in _SAME_VALUES:
             return self._of_the_same_values(node, inside)
         return None
@@ -183,7 +201,7 @@ class _Logarithm:
         (start, end), (inner, behind) = site.span(node), site.span(inside)
         return f"{site.text[start:inner]}{self._grouped(text)}{site.text[behind:end]}"
 
-    def _of_sum(self, node: ast.Call, inside: ast.expr) -> str | None:
+    def _of_sum(self, node: ast.Call, inside: ast.expr, function: str) -> str | None:
         site = self._site
         dim = argument(node, site, 1, "dim")
         before, self._better = self._better, False
@@ -194,7 +212,7 @@ class _Logarithm:
             return None
         more = "".join(f", {site.code(k.value) if k.arg is None else f'{k.arg}={site.code(k.value)}'}"
                        for k in node.keywords if k.arg not in ("dim", "input"))  # fmt: skip
-        return f"{site.torch}.logsumexp({text}, {site.code(dim)}{more})"
+        return f"{site.torch}.{function}({text}, {site.code(dim)}{more})"
 
     def _of_operator(self, node: ast.BinOp) -> str | None:
         if isinstance(node.op, ast.Mult):
@@ -207,10 +225,28 @@ class _Logarithm:
             return self._of_sum_of_two(node)
         if isinstance(node.op, ast.Sub) and _is_one(node.left):
             return self._one_minus(self._behind(node.right))
+        if isinstance(node.op, ast.Sub):
+            return self._of_difference(self._behind(node.left), self._behind(node.right))
         return None
 
+    def _of_difference(self, left: ast.expr, right: ast.expr) -> str | None:
+        """sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))."""
+        inner = [
+            argument(one, self._site)
+            for one in (left, right)
+            if isinstance(one, ast.Call) and called(one) == "sigmoid"
+        ]
+        site = self._site
+        if len(inner) != 2 or inner[0] is None or inner[1] is None or not site.functional or not site.torch:
+            return None
+        self._better = True
+        a, b = (self._twice(one) for one in inner if one is not None)
+        logs = f"{site.functional}.logsigmoid({a}) + {site.functional}.logsigmoid(-{b})"
+        return f"{logs} + {site.torch}.log(-{site.torch}.expm1({b} - {a}))"
+
     def _of_sum_of_two(self, node: ast.BinOp) -> str | None:
-        for one, other in ((node.left, node.right), (node.right, node.left)):
+        for given, other in ((node.left, node.right), (node.right, node.left)):
+            one = self._number_behind(given)
             if (
                 isinstance(one, ast.Constant)
                 and isinstance(one.value, float)
@@ -223,6 +259,11 @@ class _Logarithm:
             if _is_one(one):
                 return self._one_plus(self._behind(other))
         return None
+
+    def _number_behind(self, node: ast.expr) -> ast.expr:
+        """The number that a name stands for: eps = 1e-8."""
+        value = self._site.assigned(node.id, self._at) if isinstance(node, ast.Name) else None
+        return value if isinstance(value, ast.Constant) else node
 
     def _one_plus(self, node: ast.expr) -> str | None:
         if isinstance(node, ast.Call) and called(node) == "exp" and self._site.functional:
@@ -238,6 +279,10 @@ class _Logarithm:
             if inside is not None:
                 self._better = True
                 return f"{self._site.functional}.logsigmoid(-{self._grouped(self._inner(inside))})"
+        known = log_of_one_minus(node, self._site, self._behind)
+        if known is not None:
+            self._better = True
+            return known[1](self._twice(known[0]))
         return None
 
     def _grouped(self, text: str) -> str:

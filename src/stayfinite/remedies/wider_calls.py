@@ -29,8 +29,8 @@ Back = Literal["in range", "always"]
 def wider_calls(place: Place, dtype_name: str, back: Back) -> Iterator[None]:
     """Inputs are widened, the op is computed, and its result narrowed again, so that what follows finds its dtype.
 
-    Under autocast the result stays wide: what follows is cast by autocast itself. An op that writes into one of its
-    inputs writes the narrowed result there.
+    Under autocast the result stays in float32: what follows is cast by autocast itself. An op that writes into one of
+    its inputs writes the narrowed result there.
     """
     import torch
     from torch.overrides import TorchFunctionMode, resolve_name
@@ -65,19 +65,19 @@ def wider_calls(place: Place, dtype_name: str, back: Back) -> Iterator[None]:
             if name.strip("_") not in place.names or not here.runs():
                 return func(*args, **kwargs)
             given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            if not any(map(is_narrower, given)):
-                return func(*args, **kwargs)
             devices = {leaf.device.type for leaf in given}
             under_autocast = any(torch.is_autocast_enabled(device) for device in devices)
+            if not any(map(is_narrower, given)) and not under_autocast:  # which narrows what is wide itself
+                return func(*args, **kwargs)
             with torch.autocast(devices.pop(), enabled=False):
                 if _writes_into_first(name, resolve_name(func)):
                     fresh, *others = tree_map(widened, args)
                     result = func(fresh.clone(), *others, **tree_map(widened, kwargs))
                     return args[0].copy_(result)
                 result = func(*tree_map(widened, args), **tree_map(widened, kwargs))
-            if under_autocast:
+            if under_autocast and wide is torch.float32:
                 return result
-            own = given[0].dtype
+            own = torch.float32 if under_autocast else given[0].dtype
             for leaf in given[1:]:
                 own = torch.promote_types(own, leaf.dtype)
             return tree_map(lambda value: narrowed(value, own), result)

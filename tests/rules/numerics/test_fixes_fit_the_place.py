@@ -25,6 +25,17 @@ ADVICE = {
         "clamp_min",
         "mutual",
     ),
+    "a target that is given is a weight of its own logarithm": (
+        "t = torch.tensor([1.0, 0.0])\nq = torch.log_softmax(nn.Parameter(torch.zeros(2)), -1)\n"
+        "loss = (t * (t.log() - q)).sum()",
+        "xlogy",
+        "log_softmax",
+    ),
+    "a time of zero is no weight": (
+        "t = torch.tensor([1.0, 0.0])\nk = nn.Parameter(torch.tensor(0.5))\nloss = ((k - 1) * t.log()).sum()",
+        "cannot see 0",
+        "xlogy",
+    ),
     "a power of negative numbers needs a base": (
         "x = nn.Parameter(torch.tensor([-2.0, 2.0]))\np = nn.Parameter(torch.tensor(2.5))\nloss = x.pow(p).sum()",
         "base positive",

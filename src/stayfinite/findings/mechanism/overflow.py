@@ -7,7 +7,7 @@ from stayfinite.findings.mechanism.operands import LARGEST, SANITISERS, by_autog
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 
-_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
+_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh", "i0", "special_i1")
 _POWERS = ("pow", "float_power", "cumprod", "prod")
 _LARGE_EXPONENT = 8.0
 # Ops that are wrong only where their input is: everything else is legal and merely got too large.

@@ -88,6 +88,7 @@ TABLE: dict[str, Measurement] = {
     "exp2": _exponential,
     "sinh": _exponential,
     "cosh": _exponential,
+    "i0": _exponential,
     "pow": _power,
     "float_power": _power,
     "to_copy": _cast,

@@ -24,6 +24,13 @@ _STABLE = {
 }
 
 
+_WEIGHTED = (
+    "let p * log(p) be 0 where p is 0: torch.xlogy(p, p), or F.kl_div(log_q, p), which does that; it is given, "
+    "so nothing has to be learnt there"
+)
+_PRODUCT_WITHIN = 3  # ops behind the logarithm: t * (log(t) - log_q)
+
+
 class LogOfZero(Rule[FailedStep]):
     """A logarithm was taken of exactly zero, which is minus infinity.
 
@@ -65,7 +72,7 @@ class LogOfZero(Rule[FailedStep]):
             among = f" among {operand.numel} values" if operand is not None else ""
             yield self.finding(
                 f"{op} of {what}{among} of {source_of(operand)} ({span(operand)})",
-                fix=_stable_form(operand),
+                fix=_WEIGHTED if _is_weight(subject, operand) else _stable_form(operand),
                 **told(born, "boundary", "outside"),
             )
         for born in judged(subject, Kind.RATIO_INTO_LOG):
@@ -77,6 +84,16 @@ class LogOfZero(Rule[FailedStep]):
                 fix="subtract logarithms instead: F.kl_div(log_q, log_p, log_target=True), or log_p - log_q",
                 **told(born, "zero_divisors"),
             )
+
+
+def _is_weight(step: FailedStep, operand: Operand | None) -> bool:
+    """Given probabilities have zeros, and a product with their logarithm makes NaN: by no other factor than 0."""
+    after = [one.op.removeprefix("aten.").partition(".")[0] for one in step.path[1 : 1 + _PRODUCT_WITHIN]]
+    summary = step.sink.summary if step.sink is not None else None
+    if operand is None or operand.learnt or "mul" not in after or summary is None or not summary.nan:
+        return False
+    low, high = operand.summary.min, operand.summary.max
+    return low is not None and high is not None and low >= 0.0 and high <= 1.0
 
 
 def _stable_form(operand: Operand | None) -> str:

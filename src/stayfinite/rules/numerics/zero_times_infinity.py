@@ -10,6 +10,13 @@ from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import judged, told
 
+_LOGS, _NEAR = ("log", "log2", "log10"), 3
+_FILLED = "fill the input before the product: torch.where(mask, x, 0) or x.masked_fill(~mask, 0)"
+_OF_LOG = (
+    "p * log(p) is 0 where p is 0: torch.xlogy(p, p); a mask that multiplies: fill what the logarithm is taken of, "
+    "torch.log(x.masked_fill(~mask, 1))"
+)
+
 
 class ZeroTimesInfinity(Rule[FailedStep]):
     """A zero that was meant to silence a value met an infinity or NaN, and the product is NaN.
@@ -42,9 +49,11 @@ class ZeroTimesInfinity(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.ZERO_TIMES_INF):
+            of_log = any(operand.made_by(*_LOGS, within=_NEAR) for operand in born.birth.operands)
+            met = "the logarithm of zero, and 0 * -inf is NaN" if of_log else "NaN or Inf, and 0 * inf is NaN"
+            masked = " (a mask that multiplies)" if born.how.word and not of_log else ""
             yield self.finding(
-                f"{behind(born.birth)}: a zero met NaN or Inf, and 0 * inf is NaN"
-                + (" (a mask that multiplies)" if born.how.word else ""),
-                fix="fill the input before the product: torch.where(mask, x, 0) or x.masked_fill(~mask, 0)",
+                f"{behind(born.birth)}: a zero met {met}{masked}",
+                fix=_OF_LOG if of_log else _FILLED,
                 **told(born, "zero_times_bad"),
             )
