@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import threading
 import weakref
@@ -148,3 +149,20 @@ def test_an_optimizer_is_not_kept_alive_and_a_scheduler_made_meanwhile_works() -
     del optimizer, scheduler, listening
     gc.collect()
     assert gone() is None
+
+
+def test_an_optimizer_that_is_listened_to_goes_with_its_last_reference() -> None:
+    import gc
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    plain = inspect.signature(optimizer.step)
+    gone = weakref.ref(optimizer)
+    listening = listen_to(optimizer, "step", lambda original, *args, **kwargs: original(*args, **kwargs))
+    assert inspect.signature(optimizer.step) == plain
+    gc.disable()
+    try:
+        del optimizer
+        assert gone() is None
+    finally:
+        gc.enable()
+        listening.stop()

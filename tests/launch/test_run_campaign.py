@@ -11,7 +11,7 @@ import pytest
 CAMPAIGN = Path(__file__).parents[2] / "bench" / "run_campaign.py"
 
 
-@pytest.mark.parametrize("trials", [12, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("trials", [2, pytest.param(150, marks=pytest.mark.long)])
 def test_trials(trials: int) -> None:
     ended = subprocess.run(
         [sys.executable, CAMPAIGN, "--trials", str(trials), "--seed", "20"],

@@ -55,7 +55,7 @@ class DecisionMaker:
         self._aftermaths: list[Aftermath] = []
         self._undecided: list[_Backward] = []
         self._decision: _Decision | None = None
-        self._next_forward = NextForward(self._forward_begins)  # waited for while a decision is open
+        self._next_forward = NextForward()  # waited for while a decision is open
         self._next_has_begun = False  # it came: the transaction is that of the next step
         self._batch: Any = None
         self._framework_step: Callable[[], Any] | None = None  # that runs now
@@ -234,7 +234,7 @@ class DecisionMaker:
         if self._decision is not None and not self._decision.waiting:
             self.finish()
         elif self._decision is not None and self._decision.outcome is not None:
-            self._next_forward.wait()
+            self._next_forward.wait(self._forward_begins)
 
     def _look(self, optimizer: Optimizer, step: Callable[[], Any]) -> Outcome:
         """Judge the losses that reached this optimizer, for all optimizers that they reached."""

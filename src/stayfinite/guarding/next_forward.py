@@ -10,13 +10,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 
 class NextForward:
-    """Waits for one pass at a time."""
+    """Waits for one pass at a time. It holds on to nobody but while it waits: a guard must be able to go."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self) -> None:
         self._hook: Any = None
 
-    def wait(self) -> None:
+    def wait(self, then: Callable[[], None]) -> None:
         """From now on; waiting twice is waiting once."""
         if self._hook is not None:
             return
@@ -25,7 +24,7 @@ class NextForward:
         def heard(module: Any, args: Any) -> None:
             if threading.get_ident() == here:
                 self.stop()
-                self._then()
+                then()
 
         self._hook = register_module_forward_pre_hook(heard)
 

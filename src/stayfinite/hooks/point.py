@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -52,16 +53,19 @@ class _Layer:
         setattr(owner, name, self.replacement)
 
     def _make(self, current: Any) -> Callable[..., Any]:
-        @functools.wraps(current)
+        function = getattr(current, "__func__", None)
+
+        @functools.wraps(function or current)
         def heard(*args: Any, **kwargs: Any) -> Any:
             return self.call(*args, **kwargs)
 
-        if hasattr(current, "__func__"):
+        if function is not None:
             # A scheduler made now takes the function out of `optimizer.step` and binds it itself.
             def unbound(_: Any, *args: Any, **kwargs: Any) -> Any:
                 return self.call(*args, **kwargs)
 
-            heard.__func__ = functools.wraps(current)(unbound)  # type: ignore[attr-defined]
+            heard.__func__ = functools.wraps(function)(unbound)  # type: ignore[attr-defined]
+            heard.__signature__ = inspect.signature(current)  # type: ignore[attr-defined]
         return heard
 
     def put_back(self) -> None:
