@@ -152,12 +152,10 @@ def test_an_optimizer_is_not_kept_alive_and_a_scheduler_made_meanwhile_works() -
 
 
 def test_an_optimizer_that_is_listened_to_goes_with_its_last_reference() -> None:
-    import gc
-
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     plain = inspect.signature(optimizer.step)
     gone = weakref.ref(optimizer)
-    listening = listen_to(optimizer, "step", lambda original, *args, **kwargs: original(*args, **kwargs))
+    listening = hooks.listen_to(optimizer, "step", around)
     assert inspect.signature(optimizer.step) == plain
     gc.disable()
     try:
