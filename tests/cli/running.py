@@ -12,24 +12,19 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def plain(folder: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, "train.py", *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return _ran(folder, source, "train.py", *arguments)
 
 
 def guarded(
     folder: Path, source: str, *options: str, arguments: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
+    return _ran(folder, source, "-m", "stayfinite", "run", *options, "train.py", *arguments)
+
+
+def _ran(folder: Path, source: str, *command: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "stayfinite", "run", *options, "train.py", *arguments],
+        [sys.executable, *command],
         cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
