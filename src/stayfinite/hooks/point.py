@@ -14,7 +14,7 @@ from typing import Any
 Around = Callable[..., Any]
 """Called as around(original, *args, **kwargs) instead of the original; gives what the caller gets."""
 
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 
 
 class Listening:
@@ -89,7 +89,7 @@ class HookPoint:
         self._layer: _Layer | None = None
 
     def listen(self, around: Around) -> Listening:
-        with _LOCK:
+        with LOCK:
             if self._layer is None:
                 self._layer = _Layer(self._owner(), self._name, self._owner)
             self._listeners = (*self._listeners, around)
@@ -103,7 +103,7 @@ class HookPoint:
         return self._layer is not None and vars(owner).get(self._name) is not self._layer.replacement
 
     def _leave(self, leaving: list[Around]) -> None:
-        with _LOCK:
+        with LOCK:
             if not leaving or self._layer is None:
                 return
             kept = list(self._listeners)

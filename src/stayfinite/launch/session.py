@@ -83,11 +83,8 @@ class Session:
             self.observers.hear("file_save", self._saving)
         self.observers.hear("spawn", self._spawned)
         self.history.listeners.append(self._step_is_over)
-        if self.options.traced:
-            if self.options.trace_from_step:
-                self.tracer.listen_to_optimizers()
-            else:
-                self.tracer.start()
+        if self.options.traced and not self.options.trace_from_step:
+            self.tracer.start()
 
     def _saving(self, original: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         """It writes with compiled code, of which python does not tell."""

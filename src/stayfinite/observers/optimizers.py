@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stayfinite.findings import as_float
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, StepRecord, UpdateAudit
+from stayfinite.hooks import Listening, listen_to_updates
 from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.ownership import Hear, Ownership
 from stayfinite.observers.replica_optimizers import ReplicaOptimizers
@@ -61,7 +61,7 @@ class OptimizerObserver:
         self.on_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.on_created: Callable[[], None] | None = None
         self._stepped: list[weakref.ref[torch.optim.Optimizer]] = []  # since the last step of the run
-        self._handles: list[Any] = []
+        self._listening = Listening()
         history.listeners.append(self._step_is_over)
 
     def install(self, hear: Hear) -> None:
@@ -70,24 +70,19 @@ class OptimizerObserver:
         hear("optimizer_read", self._read)
 
     def listen_to_steps(self, paused: Callable[[], bool]) -> None:
-        """Through torch's own hooks, which every optimizer's step passes."""
+        """Of every optimizer that is this run's, unless it is paused."""
 
-        def heard(around: Callable[[torch.optim.Optimizer], None]) -> Callable[..., None]:
-            def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        def heard(around: Callable[[torch.optim.Optimizer], None]) -> Callable[[torch.optim.Optimizer], None]:
+            def hook(optimizer: torch.optim.Optimizer) -> None:
                 if not paused() and self._ownership.of_optimizer(optimizer):
                     around(optimizer)
 
             return hook
 
-        self._handles = [
-            register_optimizer_step_pre_hook(heard(self._before)),
-            register_optimizer_step_post_hook(heard(self._after)),
-        ]
+        self._listening = listen_to_updates(heard(self._before), heard(self._after))
 
     def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._listening.stop()
 
     def _created(self, original: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)

@@ -33,7 +33,7 @@ class BoundedGrowth(Remedy):
         repeated = growth.repeated(_LEAST_BLOCKS) if growth is not None else None
         return case.kind in self.kinds and repeated is not None and repeated[2] >= _LEAST_GAIN
 
-    def applied(self) -> AbstractContextManager[None]:
+    def applied(self) -> AbstractContextManager[object]:
         return _bounded()
 
 

@@ -40,7 +40,7 @@ class Imputed(Remedy):
         if case.kind is Kind.CAME_IN:
             yield Prescription(self)
 
-    def applied(self) -> AbstractContextManager[None]:
+    def applied(self) -> AbstractContextManager[object]:
         return _imputed_for_modules()
 
     def edits(self, case: Case) -> list[Edit]:

@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.traced_birth import TracedBirth
+from stayfinite.hooks import listen_to_updates
 from stayfinite.replay.follower import Follower
 from stayfinite.replay.installing import compiled_code_runs_eagerly, fast_paths_stay, pop_mode, push_mode
 from stayfinite.replay.noticed import Arrival, Raised, Retained
@@ -81,7 +81,6 @@ class Tracer:
         self._retained = Retained()
         self._ops, self._calls = _Ops(self), _Calls(self)
         self._undo: list[Callable[[], object]] = []
-        self._hooks: list[Any] = []
         self._process = os.getpid()
 
     # -- on and off --------------------------------------------------------------------------------------
@@ -102,7 +101,6 @@ class Tracer:
         self.active = True
         _LIVING.add(self)
         self.follower.modules.watch()
-        self.listen_to_optimizers()
         push_mode(self._calls)
         push_mode(self._ops)
         self._undo = [
@@ -111,31 +109,20 @@ class Tracer:
             lambda: pop_mode(self._ops),
             lambda: pop_mode(self._calls),
             self.follower.modules.stop,
+            listen_to_updates(self._optimizer_begins, self._optimizer_ends).stop,
         ]
 
-    def listen_to_optimizers(self) -> None:
-        """Needed before `start` only when that is called inside of an optimizer's hook."""
-        if not self._hooks:
-            self._hooks = [
-                register_optimizer_step_pre_hook(self._optimizer_begins),
-                register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
-
-    def stop(self, *, inside_optimizer_hook: bool = False) -> None:
+    def stop(self) -> None:
         """Stop following; what was seen stays."""
         self.active = False
         for undo in self._undo:
             undo()
         self._undo = []
-        if not inside_optimizer_hook:  # torch is walking through its list of hooks: it must not change now
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks = []
 
-    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_begins(self, optimizer: Any) -> None:
         self.follower.in_optimizer = True
 
-    def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_ends(self, optimizer: Any) -> None:
         self.follower.in_optimizer = False
 
     # -- calls of the script -----------------------------------------------------------------------------
