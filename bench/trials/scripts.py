@@ -34,19 +34,24 @@ MODELS = {
     "batch norm": "nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))",
     "dropout": "nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.ReLU(), nn.Linear(6, 1))",
     "recurrent": "Recurrent()",
+    "spectral norm": (
+        "nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 1))"
+    ),
 }
 OPTIMIZERS = {
     "sgd": "torch.optim.SGD({of}, lr=0.05)",
     "momentum": "torch.optim.SGD({of}, lr=0.05, momentum=0.9, nesterov=True)",
     "adam": "torch.optim.Adam({of}, lr=0.01)",
     "adamw fused": "torch.optim.AdamW({of}, lr=0.01, fused=True)",
+    "momentum fused": "torch.optim.SGD({of}, lr=0.05, momentum=0.9, fused=True)",
     "rmsprop": "torch.optim.RMSprop({of}, lr=0.01, centered=True)",
     "adagrad": "torch.optim.Adagrad({of}, lr=0.05)",
     "own": "Signed({of}, lr=0.01)",
     "lbfgs": "torch.optim.LBFGS({of}, lr=0.1, max_iter=4)",
     "two groups": "torch.optim.Adam([{{'params': list({of})[:1], 'lr': 0.02}}, {{'params': list({of})[1:]}}], lr=0.01)",
 }
-LOOPS = ("for batches", "loader", "loader, epochs", "while", "function", "enumerate")
+WITH_MOMENTUM = ("momentum", "momentum fused", "adam", "adamw fused")  # what OneCycleLR wants
+LOOPS = ("for batches", "loader", "loader, epochs", "while", "function", "enumerate", "next")
 CALLS = ("step()", "step(closure)", "bound", "two optimizers", "gan")
 SCHEDULES = {
     "none": "",
@@ -195,7 +200,7 @@ def draw(random_numbers: random.Random) -> Script:
     if optimizer == "lbfgs":
         call = "step(closure)"
     schedule = r.choice(tuple(SCHEDULES))
-    if schedule == "one cycle" and optimizer not in ("momentum", "adam", "adamw fused"):
+    if schedule == "one cycle" and optimizer not in WITH_MOMENTUM:
         schedule = "cosine"  # the other wants momentum
     plain = call in ("step()", "bound") and optimizer != "lbfgs"
     scaler = r.choice(SCALERS) if call == "step()" else "none"
@@ -299,6 +304,12 @@ def _loop(script: Script, body: str) -> str:
             f"\nloader = {loader}\nupdate = -1\nfor epoch in range(3):\n    for x, y in loader:\n        update += 1\n"
             + indent(filled("continue"), "    ")
         )
+    if script.loop == "next":
+        return (
+            f"\nloader = {loader}\nfeed = iter(loader)\nfor update in {count}:\n    try:\n        x, y = next(feed)\n"
+            "    except StopIteration:\n        feed = iter(loader)\n        x, y = next(feed)\n"
+            + filled("continue")
+        )
     if script.loop == "enumerate":
         return (
             f"\nloader = {loader}\nfor epoch in range(3):\n    for i, (x, y) in enumerate(loader):\n"
@@ -325,5 +336,5 @@ def simpler(script: Script) -> list[Script]:
         change
         for change in changes
         if (change.optimizer != "lbfgs" or change.call == "step(closure)")
-        and (change.schedule != "one cycle" or change.optimizer in ("momentum", "adam", "adamw fused"))
+        and (change.schedule != "one cycle" or change.optimizer in WITH_MOMENTUM)
     ]

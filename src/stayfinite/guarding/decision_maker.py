@@ -321,7 +321,8 @@ class DecisionMaker:
             outcome = self._owner.make_then_look([optimizer], run)
         else:
             run()
-            outcome = replace(self._owner.look(self._owner.gather([optimizer], run)), trouble=None)
+            attempt = self._owner.gather([optimizer], run, update_was_made=True)
+            outcome = replace(self._owner.look(attempt), trouble=None)
         self._undecided = []
         self._decision = _Decision(outcome)
         self._settle(outcome)

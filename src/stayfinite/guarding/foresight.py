@@ -60,11 +60,15 @@ class Foresight:
         if self._vitals.attached:
             self._vitals.rest()
 
-    def gathered(self, optimizers: Sequence[Optimizer], step: int) -> Tensor | None:
-        """The gradients of the step are there, and no weight has moved: what goes to the host with its verdict."""
+    def gathered(
+        self, optimizers: Sequence[Optimizer], step: int, *, update_was_made: bool = False
+    ) -> Tensor | None:
+        """The gradients of the step are there: what goes to the host with its verdict. Weights have not moved, unless
+        the optimizer has evaluated the loss itself."""
         vector = self._vitals.gathered(optimizers) if self._sampling else None
         self._vitals.forget_updates(optimizers)
-        if self._vitals.trouble is None and self._schedule.expects(step, sampling=self._sampling):
+        expected = self._vitals.trouble is None and self._schedule.expects(step, sampling=self._sampling)
+        if expected and not update_was_made:
             self._vitals.update_begins(optimizers)
         return vector
 

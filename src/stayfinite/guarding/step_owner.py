@@ -115,6 +115,8 @@ class StepOwner:
         step: Callable[[], Any],
         beside: Sequence[Optimizer] = (),
         losses: Sequence[Loss] | None = None,
+        *,
+        update_was_made: bool = False,
     ) -> Attempt:
         """Read the gradients, once and raw, and collect the step's numbers on the device.
 
@@ -123,10 +125,12 @@ class StepOwner:
         window, state, scaling = self.open_window(), self._run.state, self._recovery.scaling
         self._audit.forward_was_seen()
         scaling.unscale(optimizers)
-        reading = window.reading or self._watcher.read(state.held_by(optimizers))
+        reading = window.reading or self._watcher.read(state.held_by(optimizers), _scale_still_in(optimizers))
         if not reading.gradients and not self._run.ranks.together:
             raise NoGradients
-        vitals = self._run.foresight.gathered(optimizers, self._run.reporter.step)
+        vitals = self._run.foresight.gathered(
+            optimizers, self._run.reporter.step, update_was_made=update_was_made
+        )
         together = self._run.ranks.together
         part = (
             reading.own_part(world_size()) if together else None
@@ -145,7 +149,10 @@ class StepOwner:
         any_gradients = bool(reading.gradients or (others and others.gradients))
         marks = Marks(any_gradients, bool(wrong), reading.is_half, is_part=part is not None)
         norm = norm if reading.gradients else norm.to(self._run.device)
-        numbers = self._watcher.numbers(window, seen, norm, scale, self._run.ranks.gathering(), marks, vitals)
+        exchange = self._run.ranks.gathering()
+        numbers = self._watcher.numbers(
+            window, seen, norm, scale, exchange, marks, vitals, update_was_made=update_was_made
+        )
         rates = [float(group["lr"]) for o in state.optimizers for group in o.param_groups if "lr" in group]
         return Attempt(
             window,
@@ -327,6 +334,8 @@ class StepOwner:
             optimizer.zero_grad(set_to_none=True)
             loss = self.forward_backward(call)
             window.losses.append(loss)
+            if len(window.losses) == 1:  # nothing has changed yet
+                self.look_at_evaluation(optimizer)
             if self.clip is not None:
                 self._watcher.read(self._run.state.held_by(optimizers)).clip(self.clip)
             return loss.total
@@ -364,8 +373,14 @@ class StepOwner:
                 raise
         bad = self._run.ranks.any(bad or not self._run.health.after_update())
         del window.losses[1:]  # the loss before the update; the line search's own evaluations are not steps
-        attempt = self.gather(optimizers, step)
+        attempt = self.gather(optimizers, step, update_was_made=True)
         attempt.copied = attempt.made = True
         verdict = attempt.numbers.verdict()
         good = not bad and verdict.loss_is_finite
         return Outcome(attempt, verdict, None if good else "update")
+
+
+def _scale_still_in(optimizers: Sequence[Optimizer]) -> Tensor | None:
+    """A GradScaler leaves it to a fused optimizer to take the scale out of the gradients, and tells it here."""
+    scales = [getattr(optimizer, "grad_scale", None) for optimizer in optimizers]
+    return next((scale for scale in scales if isinstance(scale, Tensor)), None)

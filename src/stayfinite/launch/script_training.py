@@ -262,7 +262,7 @@ class ScriptTraining:
 
     def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
         loop = self._loop
-        if loop is None or _scaler_skips(optimizer):
+        if loop is None or self._observers.scalers.skips(optimizer):
             return step()
         with self._tracer.only_looking():
             evaluate = partial(self._traced, closure) if closure is not None else None
@@ -278,20 +278,23 @@ class ScriptTraining:
         update()
 
     def _scheduler_stepped(self, scheduler: Any, with_every_update: bool) -> None:
-        """After a refused update, where no batch ends the step: one of the update is taken back, of an epoch stays."""
-        if (loop := self._loop_without_batches) is not None:
+        """After a refused update one of the update is taken back at once: the script may end with it, or save it.
+
+        One of an epoch stays, where no batch ends the step."""
+        loop = self._own_loop
+        if loop is not None and (with_every_update or not self._loaders.drive):
             loop.decision.saw_schedule(scheduler, with_every_update)
 
     def _saving(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """The same for averages: what is saved is as it will be when the next step begins, if one does."""
-        if (loop := self._loop_without_batches) is not None:
+        if (loop := self._own_loop) is not None:
             loop.decision.hold_aftermath()
         return original(*args, **kwargs)
 
     @property
-    def _loop_without_batches(self) -> WatchedLoop | None:
-        own = None if self._loaders.drive else self._loop
-        return own if own is not None and not own.replaying else None
+    def _own_loop(self) -> WatchedLoop | None:
+        """The script's own steps are being made, none of them once more."""
+        return self._loop if self._loop is not None and not self._loop.replaying else None
 
     def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Accelerate puts a step of its own in the place of the optimizer's while a scaler steps it."""
@@ -333,9 +336,3 @@ class ScriptTraining:
         self.bad_ranks[result.step] = known
         self.together = self._guard is not None and self._guard.ranks.together
         self._detector.step_was_refused(refused.trigger, result.step, evidence)
-
-
-def _scaler_skips(optimizer: Optimizer) -> bool:
-    """A fused optimizer that a scaler steps: it skips on the device if this is not zero."""
-    found = getattr(optimizer, "found_inf", None)
-    return isinstance(found, Tensor) and bool(found.detach().sum() != 0)

@@ -65,6 +65,11 @@ class RunHistory:
             if len(self.first_steps) == len(self.whole):
                 self.first_steps[-1] = self.recent[-1]
 
+    def until(self, step: int | None) -> tuple[StepRecord, ...]:
+        """The recent steps; those up to a step that failed, as they were then."""
+        records = self.whole if step is not None else self.recent
+        return tuple(record for record in records if step is None or record.step <= step)[-_RECENT:]
+
     def as_known_now(self, records: Iterable[StepRecord]) -> tuple[StepRecord, ...]:
         """Records that somebody kept, with what has become known of their updates since."""
         known = {record.step: record.update_ratio for record in self.whole}

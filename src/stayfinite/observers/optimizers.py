@@ -59,6 +59,8 @@ class OptimizerObserver:
         self.replicas = ReplicaOptimizers()
         self.listeners: list[UpdateListener] = []
         self.on_step: Callable[[torch.optim.Optimizer], None] | None = None
+        self.skips: Callable[[torch.optim.Optimizer], bool] = lambda optimizer: False
+        """Whether the call of `step` that is made now is no update."""
         self.on_created: Callable[[], None] | None = None
         self._stepped: list[weakref.ref[torch.optim.Optimizer]] = []  # since the last step of the run
         self._listening = Listening()
@@ -74,7 +76,7 @@ class OptimizerObserver:
 
         def heard(around: Callable[[torch.optim.Optimizer], None]) -> Callable[[torch.optim.Optimizer], None]:
             def hook(optimizer: torch.optim.Optimizer) -> None:
-                if not paused() and self._ownership.of_optimizer(optimizer):
+                if not paused() and self._ownership.of_optimizer(optimizer) and not self.skips(optimizer):
                     around(optimizer)
 
             return hook

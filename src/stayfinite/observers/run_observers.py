@@ -40,7 +40,7 @@ class RunObservers:
         self.history = RunHistory()
         self.optimizers = OptimizerObserver(self.history, self.ownership)
         self.scalers = ScalerObserver(self.history, self.optimizers)
-        self.optimizers.on_step = self.scalers.optimizer_steps
+        self.optimizers.on_step, self.optimizers.skips = self.scalers.optimizer_steps, self.scalers.skips
         self.schedulers = SchedulerObserver(self.history, self.optimizers, self.scalers.scheduler_stepped)
         self.clips = ClipObserver(self.history, self.ownership, self.scalers.scale_in)
         self.files = CheckpointFileObserver(self.history)
@@ -172,7 +172,9 @@ class RunObservers:
         """The evidence of a step with all that the observers know now. Of a run that is over, that is more."""
         run = replace(
             step.run,
-            history=self.history.as_known_now(step.run.history or self.history.recent),
+            history=self.history.as_known_now(
+                step.run.history or self.history.until(None if step.run.complete else step.step)
+            ),
             first_steps=tuple(self.history.first_steps),
             optimizers=self.optimizers.facts(),
             updates=self.optimizers.audits(),

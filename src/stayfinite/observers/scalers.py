@@ -57,6 +57,7 @@ class ScalerObserver:
         self._history, self._optimizers = history, optimizers
         self.known: list[ObservedScaler] = []
         self._stepping_now = False
+        self._last_found: tuple[torch.Tensor | None, bool] = None, False
         self._scaled_losses: list[
             tuple[weakref.ref[torch.Tensor], torch.Tensor]
         ] = []  # and the loss before scaling
@@ -174,7 +175,7 @@ class ScalerObserver:
         try:
             result = original(scaler, optimizer, *args, **kwargs)
         finally:
-            self._stepping_now = False
+            self._stepping_now, self._last_found = False, (None, False)
         if seen is None:
             return result
         seen.stepped.add(id(optimizer))
@@ -184,6 +185,17 @@ class ScalerObserver:
             known.stepped = here()
             self._has_skipped(seen, optimizer)
         return result
+
+    def skips(self, optimizer: torch.optim.Optimizer) -> bool:
+        """A scaler calls the step of a fused optimizer in any case, which then changes nothing if gradients are not
+        finite. Asks the device once a step."""
+        found = getattr(optimizer, "found_inf", None) if self._stepping_now else None
+        if not isinstance(found, torch.Tensor):
+            return False
+        if found is not self._last_found[0]:
+            with unfollowed():
+                self._last_found = found, bool(found.detach().sum() != 0)
+        return self._last_found[1]
 
     def _has_stepped(self, seen: ObservedScaler) -> None:
         seen.steps += 1

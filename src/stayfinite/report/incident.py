@@ -76,7 +76,10 @@ def _birth(birth: Birth) -> Iterator[Text]:
     if birth.file is not None and birth.line is not None:
         inside = f", in {birth.function}" if birth.function and birth.function != "<module>" else ""
         module = f", module {birth.module}" if birth.module else ""
-        yield Text(f"Born at  {as_typed(birth.file)}:{birth.line}{inside}{module}", style="bold")
+        word = (
+            "Born at" if birth.op else "Where  "
+        )  # a line that stands for an update or a setting, not for an op
+        yield Text(f"{word}  {as_typed(birth.file)}:{birth.line}{inside}{module}", style="bold")
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:
         first = f", first at {list(birth.first_index)}" if birth.first_index else ""

@@ -17,9 +17,14 @@ class Reading:
     """The gradients of one step and their norms, as tensors on the device."""
 
     def __init__(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor], names: Mapping[Tensor, str]
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        names: Mapping[Tensor, str],
+        scale: Tensor | None = None,
     ) -> None:
-        self._parameters, self._names = parameters, names
+        """`scale`: a loss scale that is still in the gradients; their norms are those without it."""
+        self._parameters, self._names, self._scale = parameters, names, scale
         self.gradients = list(gradients)
         kinds = {(type(g), g.layout, g.dtype, g.device) for g in gradients}
         self._alike = len(kinds) == 1 and next(iter(kinds))[:2] == (Tensor, torch.strided)
@@ -61,16 +66,20 @@ class Reading:
         with torch.no_grad():
             norms = {count: self._norm_of(parts, None) for count, parts in by_holders.items()}
             if set(norms) == {1}:
-                return norms[1]
+                return self._without_scale(norms[1])
             # What several ranks hold counts once: each of them has its share of the square.
-            return _norm_of_norms([norm / count**0.5 for count, norm in norms.items()])
+            return self._without_scale(_norm_of_norms([norm / count**0.5 for count, norm in norms.items()]))
 
     @torch.no_grad()
     def _norm(self, dtype: torch.dtype | None) -> Tensor:
         """The total norm, by the same operations in the same order as torch's clip_grad_norm_: same bits."""
         if not self.gradients:
             return torch.zeros(())
-        return (outside_autocast(self._norm_by_kind) if self._outside else self._norm_by_kind)(dtype)
+        by_kind = outside_autocast(self._norm_by_kind) if self._outside else self._norm_by_kind
+        return self._without_scale(by_kind(dtype))
+
+    def _without_scale(self, norm: Tensor) -> Tensor:
+        return norm if self._scale is None else norm / self._scale.to(norm.device)
 
     def _norm_by_kind(self, dtype: torch.dtype | None) -> Tensor:
         if self._alike:
@@ -131,13 +140,13 @@ class Reading:
         )
 
 
-def read(parameters: Sequence[Tensor], names: Mapping[Tensor, str]) -> Reading:
+def read(parameters: Sequence[Tensor], names: Mapping[Tensor, str], scale: Tensor | None = None) -> Reading:
     """One pass over the gradients that exist; parameters without one (frozen, unused) do not count."""
     gradients = [p.grad for p in parameters]
     found = [g for g in gradients if g is not None]
     if len(found) < len(parameters):
         parameters = [p for p, g in zip(parameters, gradients, strict=True) if g is not None]
-    return Reading(parameters, found, names)
+    return Reading(parameters, found, names, scale)
 
 
 def _norm_of_norms(norms: Sequence[Tensor]) -> Tensor:

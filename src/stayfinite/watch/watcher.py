@@ -85,7 +85,8 @@ class Watcher:
         self._names = names
         self._sampler = UpdateSampler(list(names))
         self._spikes = {name: spikes.SpikeState(factor) for name, factor in _FACTORS.items()}
-        self._update_ratio: Tensor | None = None
+        self._update_ratio: Tensor | None = None  # of the last update that nobody has asked for
+        self._ratio_before: Tensor | None = None  # of the one before it, if nobody had asked for that
         self._asked = 0
 
     def _looks_at_inputs(self) -> bool:
@@ -93,8 +94,8 @@ class Watcher:
         self._asked += 1
         return self._asked <= _FIRST_INPUTS or self._asked % _THEN_EVERY == 0
 
-    def read(self, parameters: Sequence[Tensor]) -> Reading:
-        return read(parameters, self._names)
+    def read(self, parameters: Sequence[Tensor], scale: Tensor | None = None) -> Reading:
+        return read(parameters, self._names, scale)
 
     def numbers(
         self,
@@ -105,19 +106,24 @@ class Watcher:
         gather: Callable[[Tensor], Tensor] | None,
         marks: Marks | None = None,
         vitals: Tensor | None = None,
+        *,
+        update_was_made: bool = False,
     ) -> Numbers:
-        """This step's numbers, and those of the last update that nobody has asked for yet."""
+        """This step's numbers, and how far the update of the step before went; `update_was_made`: this step's own was
+        made before anything of it could be looked at."""
         observed = ranges(window.observed) if window.observed else {}
         inputs = sampled_peak(window.batches) if self._looks_at_inputs() else None
-        numbers = Numbers(losses, norm, scale, self._update_ratio, observed, gather, inputs, marks, vitals)
-        self._update_ratio = None
-        return numbers
+        if update_was_made:
+            moved, self._ratio_before = self._ratio_before, None
+        else:
+            moved, self._update_ratio = self._update_ratio, None
+        return Numbers(losses, norm, scale, moved, observed, gather, inputs, marks, vitals)
 
     def measure(self, update: Callable[[], Any]) -> None:
         """Make the update and measure how far it moves the weights."""
         self._sampler.before()
         update()
-        self._update_ratio = self._sampler.after()
+        self._ratio_before, self._update_ratio = self._update_ratio, self._sampler.after()
 
     def last_update(self) -> float | None:
         """How far the last update moved the weights, if no step has asked since."""

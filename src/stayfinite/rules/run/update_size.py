@@ -32,7 +32,7 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     """The update that ruined a finished run: far too large, and the loss a million times as high ever since."""
     losses = [abs(r.loss) if r.loss is not None and math.isfinite(r.loss) else None for r in history]
     for number, record in enumerate(history):
-        if not record.applied or record.update_ratio is None or record.update_ratio < _MANY_TIMES:
+        if not record.applied or record.update_ratio is None or not _went_far(record):
             continue
         before = [loss for loss in losses[: number + 1] if loss is not None]
         after = [loss for loss in losses[number + 1 :] if loss is not None]
@@ -43,8 +43,10 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
 
 def largest_update(step: FailedStep) -> float | None:
     """How many times their own size the weights were moved by one recent update, if that is absurd; else None."""
-    before = [record.update_ratio for record in step.run.history[-_RECENT:] if record.step < step.step]
-    ratios = [ratio for ratio in before if ratio is not None and ratio >= _MANY_TIMES]
+    before = [record for record in step.run.history[-_RECENT:] if record.step < step.step]
+    ratios = [
+        record.update_ratio for record in before if _went_far(record) and record.update_ratio is not None
+    ]
     born = step.judged[0] if step.judged else None
     by_itself = (
         born.birth.phase == "optimizer" and born.how.kind is Kind.GROWN
@@ -57,9 +59,16 @@ def largest_update(step: FailedStep) -> float | None:
 
 
 def learning_rate(step: FailedStep) -> float | None:
-    """The learning rate of the last update, or else of the first optimizer."""
-    seen = next((record.lr for record in reversed(step.run.history) if record.lr is not None), None)
-    return seen if seen is not None else next((optimizer.lr for optimizer in step.run.optimizers), None)
+    """That of the recent update which went many times too far; else of the last one, or else of the first optimizer."""
+    known = [record for record in step.run.history if record.lr is not None]
+    far = [record for record in known[-_RECENT:] if record.step < step.step and _went_far(record)]
+    if far:
+        return max(far, key=lambda record: record.update_ratio or 0.0).lr
+    return known[-1].lr if known else next((optimizer.lr for optimizer in step.run.optimizers), None)
+
+
+def _went_far(record: StepRecord) -> bool:
+    return record.update_ratio is not None and record.update_ratio >= _MANY_TIMES
 
 
 def absurd_rate(step: FailedStep) -> bool:
