@@ -52,7 +52,7 @@ OPTIMIZERS = {
 }
 WITH_MOMENTUM = ("momentum", "momentum fused", "adam", "adamw fused")  # what OneCycleLR wants
 LOOPS = ("for batches", "loader", "loader, epochs", "while", "function", "enumerate", "next")
-CALLS = ("step()", "step(closure)", "bound", "two optimizers", "gan")
+CALLS = ("step()", "step(closure)", "bound", "two optimizers", "gan", "over batches")
 SCHEDULES = {
     "none": "",
     "step": "torch.optim.lr_scheduler.StepLR({of}, 3, gamma=0.5)",
@@ -177,6 +177,17 @@ opt.step()
 """,
 }
 
+_OVER_BATCHES = """
+{first}
+unit = update // 2
+if unit in SKIP:
+    {leave}
+(loss_of(model, x, y, unit) / 2).backward()
+if update % 2 == 1:
+{update}
+    opt.zero_grad()
+"""  # one update of every two batches
+
 _TAIL = """
 bits = {"model": model.state_dict(), "other": other.state_dict(), "opt": opt.state_dict(), "opt2": opt2.state_dict(),
         "scheduler": scheduler.state_dict() if scheduler is not None else {},
@@ -194,15 +205,16 @@ def draw(random_numbers: random.Random) -> Script:
     r = random_numbers
     fault = r.choice(FAULTS)
     count = 2 if fault == "all bad" else r.choice((1, 1, 2))
-    at = tuple(sorted(r.sample(range(UPDATES), count))) if fault != "none" else ()
     call = r.choice(CALLS)
     optimizer = r.choice(tuple(OPTIMIZERS))
     if optimizer == "lbfgs":
         call = "step(closure)"
+    updates = range(UPDATES // 2 if call == "over batches" else UPDATES)
+    at = tuple(sorted(r.sample(updates, count))) if fault != "none" else ()
     schedule = r.choice(tuple(SCHEDULES))
     if schedule == "one cycle" and optimizer not in WITH_MOMENTUM:
         schedule = "cosine"  # the other wants momentum
-    plain = call in ("step()", "bound") and optimizer != "lbfgs"
+    plain = call in ("step()", "bound", "over batches") and optimizer != "lbfgs"
     scaler = r.choice(SCALERS) if call == "step()" else "none"
     return Script(
         model=r.choice(tuple(MODELS)),
@@ -211,7 +223,7 @@ def draw(random_numbers: random.Random) -> Script:
         call=call,
         schedule=schedule,
         clip=r.choice(tuple(CLIPS)) if plain else "none",
-        zero=r.choice(ZEROS) if plain else "before",
+        zero=r.choice(ZEROS) if plain and call != "over batches" else "before",
         accumulate=r.choice((1, 1, 2, 3)) if call == "step()" else 1,
         average=r.choice(AVERAGES),
         scaler=scaler,
@@ -255,7 +267,9 @@ def _body(script: Script) -> str:
     if clip and scaled:
         clip = f"scaler.unscale_(opt)\n{clip}"
     step = "scaler.step(opt); scaler.update()" if scaled else "opt.step()"
-    if script.accumulate > 1:
+    if script.call == "over batches":
+        body = f"{clip}\n{step}\n"
+    elif script.accumulate > 1:
         zero = "opt.zero_grad()"
         body = f"{zero}\nfor micro in range(accumulate):\n{indent(backward, '    ')}\n{clip}\n{step}\n"
     else:
@@ -282,6 +296,8 @@ def _body(script: Script) -> str:
             "        a.lerp_(p, 0.1)\n"
         ),
     }[script.average]
+    if script.call == "over batches":
+        return _OVER_BATCHES.replace("{first}", first).replace("{update}", indent(body, "    "))
     return first + "if update in SKIP:\n    {leave}\n" + body
 
 
