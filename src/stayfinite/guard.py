@@ -26,6 +26,7 @@ from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import NoGradients, StepOwner
 from stayfinite.recover import CheckpointError, Policy
+from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.state import Models, TrainingState, update_average
@@ -163,10 +164,11 @@ class Guard:
         chosen = chosen_optimizers(self.state, optimizer)
         self.settle()
         owner = self._owner
-        with self.loop.paused():
+        if not owner.accumulating:
+            owner.window = None
+            self._maintenance.before_step()
+        with self.loop.paused(), interrupts_wait():
             if not owner.accumulating:
-                owner.window = None
-                self._maintenance.before_step()
                 for each in chosen:
                     each.zero_grad(set_to_none=True)
             call, window = Call.of(fn, args), owner.open_window()
@@ -178,7 +180,9 @@ class Guard:
                     if any(isinstance(each, torch.optim.LBFGS) for each in chosen):
                         made = owner.make_with_closure(chosen, call)
                     else:
-                        window.losses.append(owner.forward_backward(call))
+                        with interrupts_pass():
+                            loss = owner.forward_backward(call)
+                        window.losses.append(loss)
             except BaseException:
                 owner.abandon(chosen)
                 raise
@@ -251,7 +255,8 @@ class Guard:
         if refusal_handler.may_leave_out(refused, outcome.attempt):
             return self._again_without(refused, outcome.attempt)
         refusal = refusal_handler.answer(refused, outcome)
-        located = self.explainer.replay(outcome.attempt) if self.explainer.wants_replay(refusal) else None
+        with interrupts_pass():
+            located = self.explainer.replay(outcome.attempt) if self.explainer.wants_replay(refusal) else None
         refusal_handler.conclude(refusal, located)
         return refusal.result
 
@@ -259,7 +264,8 @@ class Guard:
         """Make the step once more from its good components; say so, and look into the bad ones."""
         ladder, explainer = self.recovery.ladder, self.explainer
         first = ladder.left_out_in_a_row == 0
-        located = explainer.replay(attempt) if explainer.locates and first else None
+        with interrupts_pass():
+            located = explainer.replay(attempt) if explainer.locates and first else None
         located = explainer.from_any_rank(located, refused.rank)
         self._owner.compute_again_without(list(refused.components), attempt)
         self._reporter.tell("leave-out", f"step {self.step_count}: {sentence(refused)}; trained without it")
@@ -283,6 +289,10 @@ class Guard:
 
     def settle(self) -> None:
         """With sync=False: wait for the last step's verdict and do what follows from it."""
+        with interrupts_wait():
+            self._settle()
+
+    def _settle(self) -> None:
         outcome = self._deferred.outcome()
         if outcome is None:
             return

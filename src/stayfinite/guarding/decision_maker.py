@@ -18,6 +18,7 @@ from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action
 from stayfinite.recover.aftermath import Aftermath
+from stayfinite.recover.interrupts import interrupts_pass
 from stayfinite.recover.position import DataPosition
 from stayfinite.watch.intercept import Marks, gradient_marks, has_gradients, reached
 from stayfinite.watch.losses import Loss, as_loss
@@ -320,7 +321,8 @@ class DecisionMaker:
         if self._run.refuses:
             outcome = self._owner.make_then_look([optimizer], run)
         else:
-            run()
+            with interrupts_pass():
+                run()
             attempt = self._owner.gather([optimizer], run, update_was_made=True)
             outcome = replace(self._owner.look(attempt), trouble=None)
         self._undecided = []

@@ -21,6 +21,7 @@ from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import NoGradients, StepOwner
+from stayfinite.recover.interrupts import interrupts_wait
 from stayfinite.recover.policy import RunStopped
 from stayfinite.watch.intercept import Marks, has_gradients, intercept
 from stayfinite.watch.risk import calls_closure_once
@@ -91,7 +92,7 @@ class WatchedLoop:
                 refusal = self._take_refusal()
                 if refusal is not None:
                     self._conclude(refusal, (yield from self._follower.locate(refusal)))
-        except GeneratorExit:
+        except BaseException:  # the loop was left, or broke off: its dataset may have raised
             self.decision.abandon()
             raise
 
@@ -177,11 +178,12 @@ class WatchedLoop:
         self.listening = True
 
     def _leave(self) -> None:
-        self.decision.finish()
-        self._follower.stop()
-        self._run.foresight.rest()
-        self.listening = self._between
-        self.decision.end_body()
+        with interrupts_wait():
+            self.decision.finish()
+            self._follower.stop()
+            self._run.foresight.rest()
+            self.listening = self._between
+            self.decision.end_body()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -237,7 +239,8 @@ class WatchedLoop:
             self._follower.around(lambda update: self._decide(optimizer, update), lambda: step(lambda: value))
             return value
         with self.paused():
-            value = self.decision.step_with_closure(optimizer, step, closure)
+            with interrupts_wait():
+                value = self.decision.step_with_closure(optimizer, step, closure)
             self._locate_framework_steps()
             return value
 
@@ -269,7 +272,8 @@ class WatchedLoop:
 
     def _decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         with self.paused():
-            self.decision.decide(optimizer, step)
+            with interrupts_wait():
+                self.decision.decide(optimizer, step)
             self._locate_framework_steps()
 
     def _locate_framework_steps(self) -> None:

@@ -20,6 +20,7 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action, RunStopped
+from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
@@ -228,7 +229,8 @@ class RefusalHandler:
         if not is_shared:
             evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
         goes_on = not refusal.first and evidence is None
-        self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
+        with interrupts_pass():  # remedies may be tried for a minute; the step is undone
+            self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         foretold = self._was_foretold(refusal.refused)
         grew = foretold and self._run.foresight.course.has_grown
         self._do(refusal.action, refusal.what, grew=grew, early=foretold)
@@ -236,11 +238,13 @@ class RefusalHandler:
     def _do(self, action: Action, what: str, *, grew: bool = False, early: bool = False) -> None:
         """What the ladder said."""
         if action == "lower-lr":
-            self._reporter.tell("lower-lr", self._recovery.lower_rates())
+            with interrupts_wait():
+                lowered = self._recovery.lower_rates()
+            self._reporter.tell("lower-lr", lowered)
         elif action == "rollback":
-            self._reporter.tell(
-                "rollback", self._recovery.roll_back(self._reporter.step, grew=grew, early=early)
-            )
+            with interrupts_wait():
+                gone_back = self._recovery.roll_back(self._reporter.step, grew=grew, early=early)
+            self._reporter.tell("rollback", gone_back)
             self._run.watcher.forget()
             self._run.foresight.went_back(self._reporter.step)
         elif action == "stop":

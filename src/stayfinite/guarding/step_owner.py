@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover.interrupts import interrupts_wait
+from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
@@ -356,7 +356,7 @@ class StepOwner:
         transaction.copy_before_update(optimizers)
         bad = False
         try:
-            with interrupts_wait():
+            with interrupts_pass():  # evaluations may take long, and there is a copy
                 self._watcher.measure(step)
         except BadEvaluation:
             attempt = self.gather(optimizers, step)

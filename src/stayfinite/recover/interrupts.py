@@ -1,4 +1,4 @@
-"""Ctrl-C waits until an update is whole: one that is torn in two cannot be undone without a copy."""
+"""Ctrl-C waits until a step is whole: applied or undone, never half of either."""
 
 from __future__ import annotations
 
@@ -12,24 +12,62 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class _HeldSignals:
+    """Signals that a Python function handles, while they wait."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[..., Any]] = {}
+        self._came: list[tuple[int, FrameType | None]] = []
+
+    def hold(self) -> None:
+        handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
+        self._handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+        for number in self._handlers:
+            signal.signal(number, self._wait)
+
+    def _wait(self, number: int, frame: FrameType | None) -> None:
+        self._came.append((number, frame))
+
+    def let_go(self) -> None:
+        """Handle the first that came, as it would have been handled."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        came, self._came = self._came, []
+        for number, frame in came[:1]:
+            self._handlers[number](number, frame)
+
+
+_held: _HeldSignals | None = None  # by the main thread, which alone hears of signals
+
+
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Signals that a Python function handles are handled when this is over, as they would have been."""
-    if threading.current_thread() is not threading.main_thread():
+    """Signals are handled when this is over; inside of another, when that one is."""
+    global _held
+    if _held is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[Callable[..., Any], int, FrameType | None]] = []
-    held = {int(number): handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
-
-    def wait(number: int, frame: FrameType | None) -> None:
-        came.append((held[number], number, frame))
-
-    for number in held:
-        signal.signal(number, wait)
+    held = _held = _HeldSignals()
     try:
+        held.hold()
         yield
     finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
-        for handler, number, frame in came[:1]:
-            handler(number, frame)
+        _held = None
+        held.let_go()
+
+
+@contextmanager
+def interrupts_pass() -> Iterator[None]:
+    """Inside of `interrupts_wait`: for what may take long and can break off anywhere, such as the user's own code."""
+    global _held
+    held = _held
+    if held is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _held = None
+    try:
+        held.let_go()
+        yield
+    finally:
+        _held = held
+        held.hold()

@@ -1,0 +1,140 @@
+"""Ctrl-C at any line of ours: the step was made, or it never began. Never half of it, and nothing bad stays."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from trials.bits import bits, differing
+
+from stayfinite import Guard
+
+AT, POINTS = 2, 8
+DATA = [
+    (torch.randn(8, 4, generator=torch.Generator().manual_seed(n)), torch.full((8, 1), n / 9))
+    for n in range(4)
+]
+
+
+class Interrupter:
+    """Sends SIGINT at the n-th line of stayfinite that is run while it is entered."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.lines = at, 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._line if "/stayfinite/" in frame.f_code.co_filename else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                signal.raise_signal(signal.SIGINT)
+        return self._line
+
+
+class Training:
+    def __init__(self, folder: Path, optimizer: str, *, bad: bool) -> None:
+        torch.manual_seed(0)
+        self.bad, self.model = (
+            bad,
+            nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1)),
+        )
+        given = {"lr": 0.1, "max_iter": 2} if optimizer == "LBFGS" else {"lr": 0.01}
+        self.optimizer = getattr(torch.optim, optimizer)(self.model.parameters(), **given)
+        self.scheduler = LambdaLR(self.optimizer, lambda n: 1 / (n + 1))
+        self.guard = Guard(
+            self.model, self.optimizer, self.scheduler, run_dir=folder, quiet=True, locate=False, policy="skip",
+            check_every=2, snapshot_every=2, scheduler_interval="step",
+        )  # fmt: skip
+
+    def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = DATA[number]
+        return (x * torch.nan if self.bad and number == AT else x), y
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(self.model(x), y)
+
+    def step(self, number: int) -> None:
+        self.guard.step(self.loss, *self.batch(number))
+
+    def watched(self, number: int) -> None:
+        def closure(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            self.optimizer.zero_grad()
+            loss = self.loss(x, y)
+            loss.backward()
+            return loss
+
+        for batch in self.guard.watch([self.batch(number)]):
+            self.optimizer.step(partial(closure, *batch))
+
+    def bits(self) -> dict[str, Any]:
+        return bits(generators=False, model=self.model, optimizer=self.optimizer, scheduler=self.scheduler)
+
+
+def run(
+    folder: Path, how: str, optimizer: str, bad: bool, at: int
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """The lines of the step, and all state before and after it."""
+    training = Training(folder, optimizer, bad=bad)
+    one = getattr(training, how)
+    for number in range(AT):
+        one(number)
+    before, interrupter = training.bits(), Interrupter(at)
+    try:
+        with interrupter():
+            one(AT)
+    except KeyboardInterrupt:
+        assert at
+    after = training.bits()
+    one(AT + 1)  # it goes on
+    training.guard.close()
+    return interrupter.lines, before, after
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["good", "bad"])
+@pytest.mark.parametrize("optimizer", ["Adam", "LBFGS"])
+@pytest.mark.parametrize("how", ["step", "watched"])
+def test_a_step_is_made_or_never_began(tmp_path: Path, how: str, optimizer: str, bad: bool) -> None:
+    lines, before, after = run(tmp_path / "whole", how, optimizer, bad, 0)
+    assert bool(differing(before, after)) is not bad
+    for at in sorted(random.Random(f"{how} {optimizer} {bad}").sample(range(1, lines), POINTS)):
+        _, begun, left = run(tmp_path / str(at), how, optimizer, bad, at)
+        assert not differing(begun, before)
+        assert not differing(left, before) or not differing(left, after), f"line {at} of {lines}"
+
+
+def test_interrupts_pass_in_the_users_code_and_inside_of_another_wait() -> None:
+    from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
+
+    heard = []
+    with pytest.raises(KeyboardInterrupt), interrupts_wait():
+        signal.raise_signal(signal.SIGINT)
+        heard.append("waits")
+        with interrupts_wait():
+            heard.append("inside")
+        heard.append("still waits")
+        with interrupts_pass():
+            heard.append("never")
+    assert heard == ["waits", "inside", "still waits"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
