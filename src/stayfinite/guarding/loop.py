@@ -90,7 +90,9 @@ class WatchedLoop:
                     raise
                 refusal = self._take_refusal()
                 if refusal is not None:
-                    self._conclude(refusal, (yield from self._follower.locate(refusal)))
+                    with self._refusal_handler.told_if_a_rank_is_lost(refusal):
+                        evidence = yield from self._follower.locate(refusal)
+                    self._conclude(refusal, evidence)
         except GeneratorExit:
             self.decision.abandon()
             raise
@@ -100,7 +102,7 @@ class WatchedLoop:
         return refusal
 
     def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
-        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
+        evidence = self._refusal_handler.shared(refusal, evidence)
         self._follower.arm(refusal, evidence)
         attempt = refusal.attempt
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action, RunStopped
+from stayfinite.recover.ranks import RankLost
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
@@ -223,10 +225,25 @@ class RefusalHandler:
             return False
         return run.foresight.course.has_come_true
 
+    @contextmanager
+    def told_if_a_rank_is_lost(self, refusal: Refusal, evidence: FailedStep | None = None) -> Iterator[None]:
+        """While the ranks find out where a step went wrong: if one dies now, the refused step is not forgotten."""
+        try:
+            yield
+        except RankLost as lost:
+            raise RankLost(f"{lost}. {self._explainer.file_without_others(refusal, evidence)}") from (
+                lost.__cause__
+            )
+
+    def shared(self, refusal: Refusal, evidence: FailedStep | None) -> FailedStep | None:
+        """What any rank has seen of it, on all of them."""
+        with self.told_if_a_rank_is_lost(refusal, evidence):
+            return self._explainer.from_any_rank(evidence, refusal.refused.rank)
+
     def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
         """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
         if not is_shared:
-            evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
+            evidence = self.shared(refusal, evidence)
         goes_on = not refusal.first and evidence is None
         self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)
         foretold = self._was_foretold(refusal.refused)

@@ -156,7 +156,7 @@ class Ranks:
         except RuntimeError as error:
             raise RankLost(
                 f"rank {rank()}: another rank has died, or did not come to this step's decision in time "
-                f"({_first_line(error)}). Look at the last words of the other ranks"
+                f"({_first_sentence(error)}). Look at the last words of the other ranks"
             ) from error
         return flat.view(world_size(), -1)
 
@@ -170,7 +170,7 @@ class Ranks:
         except RuntimeError as error:
             raise RankLost(
                 f"rank {rank()}: a rank has died while all went back to the last good state "
-                f"({_first_line(error)}). The state here is half-way back: go on from a checkpoint"
+                f"({_first_sentence(error)}). The state here is half-way back: go on from a checkpoint"
             ) from error
         return sent
 
@@ -263,5 +263,5 @@ def _timeout(device: torch.device) -> timedelta | None:
     return getattr(getattr(backend, "options", None), "_timeout", None)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _first_sentence(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
