@@ -21,12 +21,13 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action, RunStopped
-from stayfinite.recover.ranks import RankLost
+from stayfinite.recover.ranks import RankLost, joined, packed
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
 
 _TRIED_BEFORE = 2  # scales in vain, right before
+_MOST_NAMES = 20  # of bad gradients that a rank tells the others
 _LOWEST_OF_SCRIPTS = 2.0**-6
 """A script's own scaler may go below 1: gradients that float16 does not hold may fit a little below it."""
 
@@ -149,14 +150,27 @@ class RefusalHandler:
         jumps = run.watcher.jumps(verdict) if trouble == "spike" else {}
         largest = peak(tensor for _, tensor in tensors_in(outcome.attempt.window.batches))
         verdict.input_absmax = float(largest) if largest is not None else None
-        if not verdict.norm_is_finite:
-            attempt = outcome.attempt
-            run.observers.clips.bad_gradients(len(attempt.culprits()), len(attempt.reading.gradients))
+        culprits = self._culprits(outcome) if not verdict.norm_is_finite else []
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
             verdict.bad_components = run.ranks.union(verdict.bad_components)
         return facts.gather(
-            self._reporter.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
+            self._reporter.step,
+            trouble,
+            outcome.attempt,
+            verdict,
+            run.health,
+            self._recovery.scaling,
+            jumps,
+            culprits,
         )
+
+    def _culprits(self, outcome: Outcome) -> list[str]:
+        """The gradients that are bad. Where the ranks have not averaged theirs, another rank may be the one with them."""
+        attempt = outcome.attempt
+        own = attempt.culprits()
+        self._run.observers.clips.bad_gradients(len(own), len(attempt.reading.gradients))
+        told = self._run.ranks.texts(packed(own[:_MOST_NAMES]))
+        return own or next((joined([text]) for text in told if text), [])
 
     def mend_buffers(self) -> bool:
         """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite.
