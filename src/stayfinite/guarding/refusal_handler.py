@@ -165,7 +165,7 @@ class RefusalHandler:
         )
 
     def _culprits(self, outcome: Outcome) -> list[str]:
-        """The gradients that are bad. Where the ranks have not averaged theirs, another rank may be the one with them."""
+        """The gradients that are bad; where the ranks have not averaged theirs, perhaps those of another one."""
         attempt = outcome.attempt
         own = attempt.culprits()
         self._run.observers.clips.bad_gradients(len(own), len(attempt.reading.gradients))
