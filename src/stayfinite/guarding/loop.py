@@ -152,11 +152,27 @@ class WatchedLoop:
                 self.decision.note_evaluation(again, batch)
             yield
             return
-        self.decision.begin_framework_step(again, batch)
+        self.decision.begin_framework_step(self._from_its_beginning(again), batch)
         try:
             yield
         finally:
             self.decision.end_framework_step()
+
+    def _from_its_beginning(self, again: Callable[[], Any]) -> Callable[[], Any]:
+        """A step of several optimizers may train one after the other, and is repeated from the middle of one's turn."""
+        if len(self._run.state.optimizers) < 2:
+            return again
+        trained = [(parameter, parameter.requires_grad) for parameter in self._run.state.parameter_names]
+
+        def run() -> Any:
+            now = [(parameter, parameter.requires_grad) for parameter, _ in trained]
+            _set_trained(trained)
+            try:
+                return again()
+            finally:
+                _set_trained(now)
+
+        return run
 
     @property
     def accumulating(self) -> bool:
@@ -279,3 +295,8 @@ class WatchedLoop:
         refusal = self.decision.refusal
         if refusal is not None and refusal.attempt.window.framework_steps:
             self._follower.locate_framework_steps(refusal)
+
+
+def _set_trained(flags: Iterable[tuple[Tensor, bool]]) -> None:
+    for parameter, requires_grad in flags:
+        parameter.requires_grad = requires_grad
