@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, Sto
 from lightning.pytorch.loggers import CSVLogger
 
 from stayfinite import Guard
+from stayfinite.integrations.lightning import StayFiniteCallback
 
 
 class OwnSgd(torch.optim.Optimizer):
@@ -134,3 +136,45 @@ def test_a_loop_of_fabric(tmp_path: Path) -> None:
     guard.close()
     assert guard.counters.applied == 11 and guard.counters.skipped == 1
     assert all(torch.isfinite(value).all() for value in net.state_dict().values())
+
+
+class TakesTurns(lightning.LightningModule):
+    """Two optimizers by hand, one after the other; in batch 2 the loss of one of them takes the logarithm of 0."""
+
+    def __init__(self, bad: int) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        torch.manual_seed(0)
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(4, 2) for _ in range(2))
+        self.bad = bad
+
+    def training_step(self, batch: Any, number: int) -> None:
+        for turn, optimizer in enumerate(self.optimizers()):
+            self.toggle_optimizer(optimizer)
+            shares = self.parts[turn](batch[0]).softmax(-1) * (turn != self.bad or number != 2)
+            loss = -shares.log().mean()  # born-here
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.Adam(part.parameters(), 1e-2) for part in self.parts]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_step_of_two_optimizers_is_located_in_the_turn_of_either(bad: int, tmp_path: Path) -> None:
+    callback = StayFiniteCallback(policy="skip", run_dir=tmp_path / "run")
+    lit = TakesTurns(bad)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(40, 4)), batch_size=8)
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, callbacks=[callback],
+    )  # fmt: skip
+    trainer.fit(lit, loader)
+    (file,) = (tmp_path / "run" / "incidents").glob("*/incident.json")
+    incident = json.loads(file.read_text(encoding="utf-8"))
+    assert "born-here" in incident["birth"]["source"] and incident["findings"][0]["code"] == "NUM001"
+    assert callback.guard.counters.skipped == 1 and callback.guard.counters.applied == 9
+    assert all(parameter.requires_grad and parameter.isfinite().all() for parameter in lit.parameters())

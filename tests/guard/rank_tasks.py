@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stayfinite import Guard
 from stayfinite.recover import CheckpointError, save_meeting
+from stayfinite.recover import ranks as ranks_module
 
 STEPS, SAVED_AT = 8, 4
 
@@ -87,7 +90,36 @@ def count_collectives(task: str, model: Any, optimizer: Any, guard: Guard) -> di
     return counts
 
 
+def apart(rank: int, folder: Path) -> dict[str, Any]:
+    """Ranks that average nothing, rank 0 late, no folder asked for; in step 3 the gradient of rank 1 is bad."""
+    ranks_module._ANSWER_SECONDS = 0.5
+    if rank == 0:
+        time.sleep(2.0)
+    os.chdir(folder)
+    model, optimizer = build("plain", 2)
+    guard = Guard(model, optimizer, quiet=True, clip_norm=1.0)
+
+    def loss(x: Tensor) -> Tensor:
+        made = model(x)
+        return F.cross_entropy(made, x[:, :3].argmax(1)) + (made.sum() * x[0, 0]).abs().sqrt()
+
+    for step in range(6):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(100 * step + rank))
+        x[0, 0] = 0.0 if rank == 1 and step == 3 else 1.0
+        guard.step(loss, x)
+    lines = [json.loads(line) for line in (guard.run_dir / "run.jsonl").read_text().splitlines()]
+    guard.close()
+    (found,) = sorted((folder / guard.run_dir).glob("incidents/*/incident.json"))
+    return {
+        "said": [line["what"] for line in lines if line.get("action") == "skip"],
+        "incident": json.loads(found.read_text(encoding="utf-8")),
+        "folders": sorted(path.name for path in (folder / "stayfinite-runs").iterdir()),
+    }
+
+
 def do(task: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
+    if task == "apart":
+        return apart(rank, folder)
     model, optimizer = build(task, ranks)
     guard = Guard(
         model,

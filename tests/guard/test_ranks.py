@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("rank_tasks.py")
 BENCH = Path(__file__).parents[2] / "bench"
 TASKS = [
     *("ddp save", "ddp resume", "shard save", "shard resume", "ddp own", "ddp bad", "shard bad", "ddp alone"),
-    *("ddp drift", "plain drift", "ddp count", "shard count", "shard count clip"),
+    *("ddp drift", "plain drift", "ddp count", "shard count", "shard count clip", "apart"),
 ]
 
 
@@ -46,7 +46,7 @@ def test_a_resumed_run_ends_in_the_same_bits(reports: Reports, parallel: str) ->
 
 def test_one_file_one_folder_and_nothing_beside_them(reports: Reports, folder: Path) -> None:
     assert reports["shard save"]
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(("run ", "store"))}
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(("run ", "stor", "stay"))}
     assert names == {"replicas.pt", "shards", "own-0.pt", "own-1.pt", "alone.pt"}
     assert {"stayfinite.pt", ".metadata"} < {path.name for path in (folder / "shards").iterdir()}
 
@@ -103,6 +103,18 @@ def test_drift(reports: Reports, parallel: str) -> None:
         return
     (incident,) = incidents
     assert incident["findings"][0]["code"] == "DST001" and incident["rank"] == 1 and incident["step"] == 6
+
+
+def test_ranks_that_come_late_and_average_nothing_have_one_folder_and_the_bad_gradient_by_name(
+    reports: Reports,
+) -> None:
+    for report in reports["apart"]:
+        (said,) = report["said"]
+        assert said == "the gradient is not finite on rank 1: 0.weight, 0.bias, 3.weight and 1 more"
+        assert len(report["folders"]) == 1
+        incident = report["incident"]
+        codes = [finding["code"] for finding in incident["findings"]]
+        assert incident["rank"] == 1 and "made.sum()" in incident["birth"]["source"] and "RUN020" not in codes
 
 
 @pytest.mark.parametrize("task", ["ddp count", "shard count", "shard count clip"])

@@ -1,6 +1,7 @@
 """A small DDP training as people write it. `python ranks_script.py [WAY]` under any launcher.
 
-WAY: `healthy`; `batch` (rank 1 gets a batch with nothing to count); `kill` (rank 1 kills itself);
+WAY: `healthy`; `batch` (rank 1 gets a batch with nothing to count); `kill` (rank 1 kills itself); `lost 0`, `lost 1`
+(the same batch, and this rank is killed while rank 1 repeats its step, which takes a while);
 `raise` (rank 1 raises); `wait` (says that it trains, and goes on until it is stopped); `alone` (no torch.distributed).
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,11 +22,24 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS, BAD = 12, 5
+slow = [3.0, 0.0] if sys.argv[1].startswith("lost") else []
+"""Seconds that a batch with nothing to count takes, the last first: it is slow when it is repeated."""
 
 
 def masked(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     losses = F.cross_entropy(logits, y, reduction="none")
+    if slow and not mask.any():
+        time.sleep(slow.pop())
     return (losses * mask).sum() / mask.sum()  # born-here
+
+
+def die_when_refused(rank: int) -> None:
+    """Once the record of this rank has the refused step, somebody repeats it."""
+    record = "run.jsonl" if rank == 0 else f"rank{rank}/run.jsonl"
+    while not any('"skip"' in path.read_text() for path in Path("stayfinite-runs").glob(f"*/{record}")):
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(way: str) -> None:
@@ -38,8 +54,10 @@ def main(way: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     x = torch.randn(8 * STEPS, 6, generator=torch.Generator().manual_seed(rank))
     mask = torch.ones(8 * STEPS)
-    if way in ("batch", "alone") and rank == 1:
+    if way in ("batch", "alone", "lost") and rank == 1:
         mask[8 * BAD : 8 * (BAD + 1)] = 0
+    if way == "lost" and rank == int(sys.argv[2]):
+        threading.Thread(target=die_when_refused, args=(rank,), daemon=True).start()
     steps = 0
     while way == "wait" or steps < STEPS:
         for rows, counted in DataLoader(TensorDataset(x, mask), batch_size=8):
@@ -49,6 +67,8 @@ def main(way: str) -> None:
                 raise ValueError("rank 1 has had enough")
             optimizer.zero_grad()
             masked(model(rows), rows[:, :3].argmax(1), counted).backward()
+            if way == "lost":  # as many scripts do: it is no cause of anything
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             steps += 1
             if way == "wait":

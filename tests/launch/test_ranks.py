@@ -109,6 +109,25 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(tmp_path: Path) -> N
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("lost", ["0", "1"])
+def test_what_is_known_of_a_refused_step_outlives_a_rank_that_dies_while_it_is_located(
+    tmp_path: Path, lost: str
+) -> None:
+    """Rank 1 repeats its step. It locates it without rank 0; without rank 1 nobody does, and that is said."""
+    code, _, errors = ended(tmp_path, *STAYFINITE, "--nproc-per-node", "2", str(SCRIPT), "lost", lost)
+    said = " ".join(errors.split())
+    assert code == 128 + signal.SIGKILL and f"rank {lost} was ended by SIGKILL" in said
+    assert "Step 5 had been refused: the loss is nan on rank 1." in said and said.count("RankLost:") == 1
+    incident = the_incident(tmp_path)
+    assert (incident["step"], incident["rank"], incident["world_size"]) == (BAD, 1, 2)
+    if lost == "0":
+        assert "born-here" in incident["birth"]["source"] and "division-by-nothing" in said
+    else:
+        assert incident["birth"] is None and not incident["findings"]
+        assert incident["not_located"] == "a rank was lost before rank 1 could tell"
+
+
+@pytest.mark.long
 def test_a_rank_that_raises_ends_the_run_with_its_code(tmp_path: Path) -> None:
     code, _, errors = ended(tmp_path, *STAYFINITE, "--nproc-per-node", "2", str(SCRIPT), "raise")
     assert code == 1 and errors.count("ValueError: rank 1 has had enough") == 1

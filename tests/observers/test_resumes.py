@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from stayfinite.findings.ranking import explain
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import RunRecord
 from stayfinite.observers.run_observers import RunObservers
 
 Parts = tuple[torch.nn.Module, torch.optim.Optimizer]
@@ -95,3 +98,17 @@ def test_going_back_is_no_resume_and_twins_are_not_guessed(observers: RunObserve
     (resume,) = observers.resumes.facts()
     assert resume.before == ()
     assert resume.rate_saved is None
+
+
+def test_a_wrapper_that_loads_the_empty_state_it_has_just_read_resumes_nothing(
+    observers: RunObservers,
+) -> None:
+    """As Accelerate's `prepare` does, in the middle of a warm-up that began before it."""
+    net, opt = build()
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: min(1.0, (step + 1) / 5))
+    opt.load_state_dict(opt.state_dict())
+    for _ in range(12):
+        train((net, opt), observers, [1.0])
+        schedule.step()
+    seen = FailedStep(12, "state", "parameter", RunRecord(complete=True))
+    assert [finding.code for finding in explain(observers.complete(seen))] == []

@@ -20,8 +20,9 @@ from stayfinite.guarding.proofs import ProofSettings, StepProofs
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_capsule import write_step_capsule
 from stayfinite.observers.gradients import gradient_facts
-from stayfinite.recover.ranks import world_size
+from stayfinite.recover.ranks import rank, world_size
 from stayfinite.replay.incident import to_incident
+from stayfinite.report.refusal import cause_and_fix
 from stayfinite.watch.environment import environment
 
 
@@ -32,6 +33,7 @@ class Explainer:
         self._run = run
         self.locates = locates
         self._concluded = False
+        self._lost = False  # a rank, and with it the run: no time is left to try remedies
         self._proofs = StepProofs(run, proves or ProofSettings())
 
     @property
@@ -97,16 +99,36 @@ class Explainer:
         result: StepResult,
         *,
         goes_on: bool,
+        not_located: str = "",
     ) -> None:
-        """Explain what happened, keep it with the run, and show it the first time."""
+        """Explain what happened, keep it with the run, and show it the first time. `not_located`: why it was not."""
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
         result.incident = self._explain(refused, evidence, action)
-        with self._run.observers.paused():
-            self._proofs.look_into(result.incident, evidence, attempt)
+        result.incident.not_located = not_located
+        if not self._lost:
+            with self._run.observers.paused():
+                self._proofs.look_into(result.incident, evidence, attempt)
         folder = reporter.of_incident(result.incident, goes_on=goes_on)
         if folder is not None and self._proofs.on:
             self._keep_capsule(folder, result.incident, attempt)
+
+    def file_without_others(self, refusal: Refusal, evidence: FailedStep | None) -> str:
+        """A rank was lost before the ranks could tell each other what they saw: file what this one did, and say it."""
+        self._lost = True
+        if evidence is not None and _was_sent(evidence):
+            evidence = None
+        bad = refusal.refused.rank
+        if evidence is not None:
+            evidence = replace(evidence, rank=rank() if bad is None else bad)
+        who = f"rank {bad}" if bad is not None else "the ranks"
+        why = f"a rank was lost before {who} could tell" if evidence is None else ""
+        goes_on = not refusal.first and evidence is None
+        self.file(
+            refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on, not_located=why
+        )
+        known = f" It was not located: {why}." if evidence is None else cause_and_fix(refusal.result.incident)
+        return f"Step {refusal.result.step} had been refused: {refusal.what}.{known}"
 
     def _keep_capsule(self, folder: Path, incident: Incident, attempt: Attempt) -> None:
         try:

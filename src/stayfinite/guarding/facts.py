@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stayfinite.findings.subjects.failed_step import FailedStep
@@ -36,9 +36,9 @@ def gather(
     health: Health,
     scaling: Scaling,
     jumps: Mapping[str, Spike],
+    culprits: Sequence[str],
 ) -> FailedStep:
-    """Look at everything; called before the step is undone."""
-    culprits = [] if verdict.norm_is_finite else attempt.culprits()
+    """Look at everything; called before the step is undone. `culprits`: gradients that are bad, on whichever rank."""
     overflowed = not verdict.norm_is_finite and not culprits
     batches: Any = attempt.window.batches
     batch = tuple(

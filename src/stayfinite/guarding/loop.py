@@ -91,7 +91,9 @@ class WatchedLoop:
                     raise
                 refusal = self._take_refusal()
                 if refusal is not None:
-                    self._conclude(refusal, (yield from self._follower.locate(refusal)))
+                    with self._refusal_handler.told_if_a_rank_is_lost(refusal):
+                        evidence = yield from self._follower.locate(refusal)
+                    self._conclude(refusal, evidence)
         except BaseException:  # the loop was left, or broke off: its dataset may have raised
             self.decision.abandon()
             raise
@@ -101,7 +103,7 @@ class WatchedLoop:
         return refusal
 
     def _conclude(self, refusal: Refusal, evidence: FailedStep | None) -> None:
-        evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
+        evidence = self._refusal_handler.shared(refusal, evidence)
         self._follower.arm(refusal, evidence)
         attempt = refusal.attempt
         try:
@@ -151,11 +153,27 @@ class WatchedLoop:
                 self.decision.note_evaluation(again, batch)
             yield
             return
-        self.decision.begin_framework_step(again, batch)
+        self.decision.begin_framework_step(self._from_its_beginning(again), batch)
         try:
             yield
         finally:
             self.decision.end_framework_step()
+
+    def _from_its_beginning(self, again: Callable[[], Any]) -> Callable[[], Any]:
+        """A step of several optimizers may train one after the other, and is repeated from the middle of one's turn."""
+        if len(self._run.state.optimizers) < 2:
+            return again
+        trained = [(parameter, parameter.requires_grad) for parameter in self._run.state.parameter_names]
+
+        def run() -> Any:
+            now = [(parameter, parameter.requires_grad) for parameter, _ in trained]
+            _set_trained(trained)
+            try:
+                return again()
+            finally:
+                _set_trained(now)
+
+        return run
 
     @property
     def accumulating(self) -> bool:
@@ -281,3 +299,8 @@ class WatchedLoop:
         refusal = self.decision.refusal
         if refusal is not None and refusal.attempt.window.framework_steps:
             self._follower.locate_framework_steps(refusal)
+
+
+def _set_trained(flags: Iterable[tuple[Tensor, bool]]) -> None:
+    for parameter, requires_grad in flags:
+        parameter.requires_grad = requires_grad

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -21,11 +22,13 @@ from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action, RunStopped
 from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
+from stayfinite.recover.ranks import RankLost, joined, packed
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
 
 _TRIED_BEFORE = 2  # scales in vain, right before
+_MOST_NAMES = 20  # of bad gradients that a rank tells the others
 _LOWEST_OF_SCRIPTS = 2.0**-6
 """A script's own scaler may go below 1: gradients that float16 does not hold may fit a little below it."""
 
@@ -148,14 +151,27 @@ class RefusalHandler:
         jumps = run.watcher.jumps(verdict) if trouble == "spike" else {}
         largest = peak(tensor for _, tensor in tensors_in(outcome.attempt.window.batches))
         verdict.input_absmax = float(largest) if largest is not None else None
-        if not verdict.norm_is_finite:
-            attempt = outcome.attempt
-            run.observers.clips.bad_gradients(len(attempt.culprits()), len(attempt.reading.gradients))
+        culprits = self._culprits(outcome) if not verdict.norm_is_finite else []
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
             verdict.bad_components = run.ranks.union(verdict.bad_components)
         return facts.gather(
-            self._reporter.step, trouble, outcome.attempt, verdict, run.health, self._recovery.scaling, jumps
+            self._reporter.step,
+            trouble,
+            outcome.attempt,
+            verdict,
+            run.health,
+            self._recovery.scaling,
+            jumps,
+            culprits,
         )
+
+    def _culprits(self, outcome: Outcome) -> list[str]:
+        """The gradients that are bad; where the ranks have not averaged theirs, perhaps those of another one."""
+        attempt = outcome.attempt
+        own = attempt.culprits()
+        self._run.observers.clips.bad_gradients(len(own), len(attempt.reading.gradients))
+        told = self._run.ranks.texts(packed(own[:_MOST_NAMES]))
+        return own or next((joined([text]) for text in told if text), [])
 
     def mend_buffers(self) -> bool:
         """A loop's body ended without an update: what its forward pass did to buffers stays, if it is finite.
@@ -224,10 +240,25 @@ class RefusalHandler:
             return False
         return run.foresight.course.has_come_true
 
+    @contextmanager
+    def told_if_a_rank_is_lost(self, refusal: Refusal, evidence: FailedStep | None = None) -> Iterator[None]:
+        """While the ranks find out where a step went wrong: if one dies now, the refused step is not forgotten."""
+        try:
+            yield
+        except RankLost as lost:
+            raise RankLost(f"{lost}. {self._explainer.file_without_others(refusal, evidence)}") from (
+                lost.__cause__
+            )
+
+    def shared(self, refusal: Refusal, evidence: FailedStep | None) -> FailedStep | None:
+        """What any rank has seen of it, on all of them."""
+        with self.told_if_a_rank_is_lost(refusal, evidence):
+            return self._explainer.from_any_rank(evidence, refusal.refused.rank)
+
     def conclude(self, refusal: Refusal, evidence: FailedStep | None, *, is_shared: bool = False) -> None:
         """Write the incident, show it, and do what the ladder said. `is_shared`: all ranks have this evidence."""
         if not is_shared:
-            evidence = self._explainer.from_any_rank(evidence, refusal.refused.rank)
+            evidence = self.shared(refusal, evidence)
         goes_on = not refusal.first and evidence is None
         with interrupts_pass():  # remedies may be tried for a minute; the step is undone
             self._explainer.file(refusal.refused, evidence, refusal.attempt, refusal.result, goes_on=goes_on)

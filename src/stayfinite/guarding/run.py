@@ -20,7 +20,7 @@ from stayfinite.observers.history import here
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
 from stayfinite.recover.plan import Plan
-from stayfinite.recover.ranks import Ranks, rank, told_by_rank_0, world_size
+from stayfinite.recover.ranks import Ranks, rank, said_by_the_first, world_size
 from stayfinite.recover.recovery import Recovery
 from stayfinite.recover.state import TrainingState
 from stayfinite.report.progress import Says
@@ -50,7 +50,7 @@ class GuardedRun:
         where = here()
         name = f"{where.file}:{where.line}" if observers is None else "script"  # the same on every rank
         if run_dir is None:
-            run_dir = told_by_rank_0(f"folder/{name}", lambda: str(new_run_dir())) or new_run_dir()
+            run_dir = said_by_the_first(f"folder/{name}", lambda: str(new_run_dir()))
         self.folder = own_run_dir(Path(run_dir), rank())
         self.observers = observers or RunObservers.of_guard(
             state, state.schedulers, state.averages_of(state.optimizers)

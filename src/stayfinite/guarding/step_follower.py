@@ -42,6 +42,7 @@ class StepFollower:
         self._replay: Replay | None = None
         self._replays_update = False
         self._inside: Inside | None = None  # this process is the child in which a body is repeated
+        self._ends_when_seen = False  # it is the child in which a framework's step is
         self._armed = 0  # how many of the next steps are followed
         self._trace: Trace | None = None
         self._evidence: FailedStep | None = None
@@ -125,7 +126,12 @@ class StepFollower:
         if alone and refusal.refused.rank not in (None, rank()):
             return None  # what that rank sees, all will know
         again = self._run_again_alone if alone else self._run_again
-        child = forked(lambda: _packed(again(refusal)), _limit(refusal), alone=alone)
+
+        def in_child() -> str | None:
+            self._ends_when_seen = True
+            return _packed(again(refusal))
+
+        child = forked(in_child, _limit(refusal), alone=alone)
         if child.finished:
             return _unpacked(child.value)
         if child.status == "declined" and self._explainer.may_repeat_in_place:
@@ -140,7 +146,7 @@ class StepFollower:
         """In a child of one rank of several: until the others are needed."""
 
         def give_up() -> NoReturn:
-            raise _OthersAreNeeded
+            raise _ReplayIsOver
 
         with own_gradients(self._run.state.models.values(), in_child=True), LoneRank(give_up):
             return self._run_again(refusal)
@@ -152,7 +158,7 @@ class StepFollower:
                 with replay.following(batch):
                     try:
                         run()
-                    except _OthersAreNeeded:
+                    except _ReplayIsOver:
                         break
                     if replay_update and run is window.framework_steps[-1] and replay.evidence() is None:
                         replay.try_update(refusal.attempt.make_update)
@@ -255,15 +261,19 @@ class StepFollower:
 
     def _end_child_if_seen(self) -> None:
         """In the child, nothing more of the body is of interest once the failure was seen again."""
-        if self._inside is not None and self._replay is not None and self._replay.evidence() is not None:
+        if self._inside is None and not self._ends_when_seen:
+            return
+        if self._replay is not None and self._replay.evidence() is not None:
+            if self._inside is None:
+                raise _ReplayIsOver
             self._end_child()
 
     def _end_child(self) -> None:
         self._give(self._replay.evidence() if self._replay is not None else None)
 
 
-class _OthersAreNeeded(Exception):
-    """What is repeated by one rank cannot go on."""
+class _ReplayIsOver(BaseException):
+    """What is repeated in a child has shown what was looked for, or cannot go on without the other ranks."""
 
 
 def _limit(refusal: Refusal) -> float:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stayfinite.guarding.arguments import new_run_dir, own_run_dir
-from stayfinite.recover.ranks import told_by_rank_0
+from stayfinite.recover.ranks import said_by_the_first
 
 _OURS = ("run.jsonl", "incidents/*/incident.json", "incidents/*/.incident.json.tmp", "snapshots/step-*.pt")
 
@@ -27,10 +27,9 @@ class RunFolder:
         return own_run_dir(self.path, self._rank) if self.path is not None else None
 
     def open(self) -> Path:
-        """The folder of all ranks: rank 0 makes it, and the others are told."""
+        """The folder of all ranks: the first makes it, and the others are told."""
         if self.path is None:
-            told = told_by_rank_0("folder", lambda: str(self._new()))
-            self.path = Path(told) if told is not None else self._new()
+            self.path = Path(said_by_the_first("folder", lambda: str(self._new())))
         return self.path
 
     def _new(self) -> Path:

@@ -21,7 +21,7 @@ from stayfinite.recover.state import Models
 class ScriptExplainer(Explainer):
     """Tells the session of a refused step instead of filing it: the report comes when the script is over."""
 
-    tell: Callable[[FailedStep, FailedStep | None, StepResult], None]
+    tell: Callable[[FailedStep, FailedStep | None, StepResult, str], None]
     tell_mended: Callable[[], None]
     tell_drift: Callable[[FailedStep], None]
     may_repeat_in_place = False
@@ -35,8 +35,9 @@ class ScriptExplainer(Explainer):
         result: StepResult,
         *,
         goes_on: bool,
+        not_located: str = "",
     ) -> None:
-        self.tell(refused, evidence, result)
+        self.tell(refused, evidence, result, not_located)
 
     def mended(self) -> None:
         super().mended()

@@ -63,6 +63,7 @@ class ScriptTraining:
         self.bad_ranks: dict[int, int | None] = {}  # by step
         self.world_size, self.together = 1, False
         self.drifts: list[FailedStep] = []  # replicas that came apart
+        self.not_located = ""  # why the last refused step was not, where the run ended with it
         self.counts = Counters()
         self.obstacle: str | None = None
         self.beside: str | None = None  # what of the script is not guarded
@@ -327,8 +328,11 @@ class ScriptTraining:
         self.mended += 1
         self._detector.buffers_were_bad(self._observers.history.step)
 
-    def _refused(self, refused: FailedStep, evidence: FailedStep | None, result: StepResult) -> None:
+    def _refused(
+        self, refused: FailedStep, evidence: FailedStep | None, result: StepResult, not_located: str
+    ) -> None:
         self.refused += 1
+        self.not_located = not_located or self.not_located
         self.actions[result.step] = result.action
         if evidence is None and refused.norm_overflowed:
             evidence = refused  # no value is bad, so there is no birth to look for

@@ -244,7 +244,7 @@ class Session:
                 )
                 step = self.observers.complete(step)
                 incident = to_incident(step, explain(step), environment(torch.device("cpu")))
-                incident.not_located = reason
+                incident.not_located = self.training.not_located or reason
                 found.append(incident)
         return found
 

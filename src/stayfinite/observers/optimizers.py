@@ -117,6 +117,8 @@ class OptimizerObserver:
         result = original(optimizer, state, *args, **kw)
         group = optimizer.param_groups[0]
         moments = bool(state.get("state")) if isinstance(state, dict) else True
+        if not moments and self.find(optimizer).state_read and rate_of(optimizer) == before:
+            return result  # a wrapper that prepares an optimizer reads its empty state and loads it again: no resume
         event = LoadEvent(
             kind="optimizer",
             place=here(),
@@ -125,7 +127,6 @@ class OptimizerObserver:
             lr_after=rate_of(optimizer),
             base_before=as_float(base),
             base_after=as_float(group.get("initial_lr")) if base is not None else None,
-            # A wrapper that prepares an optimizer reads its empty state and loads it again: no resume.
             moments_missing=not moments and _says_it_stepped(state) and not self.find(optimizer).state_read,
             mid_schedule="initial_lr" in group
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),

@@ -37,8 +37,8 @@ _asked: dict[str, int] = {}
 _ANSWER_SECONDS = 60.0
 
 
-def told_by_rank_0(name: str, make: Callable[[], str]) -> str | None:
-    """What `make` gives on rank 0, for all ranks; no collective. None where rank 0 has not said it within a minute.
+def said_by_the_first(name: str, make: Callable[[], str]) -> str:
+    """What `make` gives on the rank that asks first, for all ranks; no collective, and nobody waits for a late one.
 
     The ranks speak through the store they met at, so that nothing of the script's own traffic is touched.
     """
@@ -46,14 +46,14 @@ def told_by_rank_0(name: str, make: Callable[[], str]) -> str | None:
         return make()
     _asked[name] = _asked.get(name, 0) + 1
     key, store = f"stayfinite/{name}/{_asked[name]}", dist.distributed_c10d._get_default_store()
-    if dist.get_rank() == 0:
+    if store.add(f"{key}/asked", 1) == 1:
         store.set(key, text := make())
         return text
     try:
         store.wait([key], timedelta(seconds=_ANSWER_SECONDS))
         return bytes(store.get(key)).decode()
-    except RuntimeError:  # it timed out: rank 0 trains nothing
-        return None
+    except RuntimeError:  # it timed out: the first has died before it could say it
+        return make()
 
 
 _groups: tuple[Any, Any] | None = None  # the script's own, and that of all guards beside it
@@ -156,7 +156,7 @@ class Ranks:
         except RuntimeError as error:
             raise RankLost(
                 f"rank {rank()}: another rank has died, or did not come to this step's decision in time "
-                f"({_first_line(error)}). Look at the last words of the other ranks"
+                f"({_first_sentence(error)}). Look at the last words of the other ranks"
             ) from error
         return flat.view(world_size(), -1)
 
@@ -170,7 +170,7 @@ class Ranks:
         except RuntimeError as error:
             raise RankLost(
                 f"rank {rank()}: a rank has died while all went back to the last good state "
-                f"({_first_line(error)}). The state here is half-way back: go on from a checkpoint"
+                f"({_first_sentence(error)}). The state here is half-way back: go on from a checkpoint"
             ) from error
         return sent
 
@@ -263,5 +263,5 @@ def _timeout(device: torch.device) -> timedelta | None:
     return getattr(getattr(backend, "options", None), "_timeout", None)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _first_sentence(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]

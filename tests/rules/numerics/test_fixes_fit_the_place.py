@@ -36,6 +36,17 @@ ADVICE = {
         "cannot see 0",
         "xlogy",
     ),
+    "a mask over probabilities that leaves nothing of a sample": (
+        "p = nn.Parameter(torch.zeros(2, 3)).softmax(-1)\nmask = torch.tensor([[1.0], [0.0]])\n"
+        "loss = -(p * mask).sum(-1).log().mean()",
+        "is a mask, leave out the samples",
+        "cannot see 0",
+    ),
+    "a probability that is 0 by itself": (
+        "p = nn.Parameter(torch.tensor([[300.0, 0.0]])).softmax(-1)\nloss = -(2.0 * p).log().mean()",
+        "use F.log_softmax",
+        "mask",
+    ),
     "a power of negative numbers needs a base": (
         "x = nn.Parameter(torch.tensor([-2.0, 2.0]))\np = nn.Parameter(torch.tensor(2.5))\nloss = x.pow(p).sum()",
         "base positive",

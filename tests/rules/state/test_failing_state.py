@@ -179,7 +179,7 @@ RESUME_STATE_MISSING = {
     "scaler made again after loading the optimizer": """
         net = nn.Linear(4, 1)
         opt = torch.optim.SGD(net.parameters(), 1e-4)
-        opt.load_state_dict(opt.state_dict())
+        opt.load_state_dict(torch.optim.SGD(net.parameters(), 1e-4).state_dict())
         sc = torch.amp.GradScaler("cpu", init_scale=2.0**30)
         for _ in range(14):
             with torch.autocast("cpu", dtype=torch.float16): out = net(torch.randn(8, 4))

@@ -98,7 +98,14 @@ def _is_weight(step: FailedStep, operand: Operand | None) -> bool:
 
 def _stable_form(operand: Operand | None) -> str:
     made = operand.made_by(*_STABLE, within=6) if operand is not None else None
-    if made is not None:
+    if operand is not None and made is not None:
+        product = operand.made_by("mul", within=made.distance - 1)
+        if product is not None and len(product.inputs) > 1:  # the zeros may be those of the other factor
+            where = f" (line {product.line})" if product.line else ""
+            return (
+                f"if the other factor of the product{where} is a mask, leave out the samples it leaves nothing of; "
+                f"if {made.name} itself gave 0, {_STABLE[made.name]}"
+            )
         return _STABLE[made.name]
     return (
         "compute the logarithm in a form that cannot see 0 (log_softmax, logsigmoid, logsumexp), in float32"

@@ -41,6 +41,8 @@ class ClipByBadNorm(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         if subject.run.scalers:
             return  # an overflow in a scaled step is skipped by the scaler, and clipping is harmless
+        if subject.trigger == "loss" and not subject.births:
+            return  # the loss was bad before there was a norm, and why is not known
         for clip in subject.run.clips:
             if not clip.nonfinite_norms or clip.error_if_nonfinite or clip.raised:
                 continue
