@@ -96,7 +96,13 @@ class RunRecord:
 
     @property
     def refused(self) -> int:
+        """By the guard, or by a loss scaler, which looks for its scale that way."""
         return sum(self.actions.values())
+
+    @property
+    def failed(self) -> int:
+        """Without those that a scaler skips by its own rules: they are part of a healthy run."""
+        return self.refused - self.actions["backoff"]
 
     @property
     def was_abandoned(self) -> bool:
