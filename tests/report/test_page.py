@@ -29,7 +29,7 @@ from stayfinite.report.html.histogram import bars
 from stayfinite.report.html.incident_page import write_incident_page
 from stayfinite.report.html.incident_view import IncidentView
 from stayfinite.report.html.notebook import guard_html, incident_html
-from stayfinite.report.html.page import render_comparison, render_run
+from stayfinite.report.html.page import fragment, render_comparison, render_run
 from stayfinite.report.html.run_view import RunView
 from stayfinite.report.html.source import excerpt
 from stayfinite.report.record.folder import IncidentFile, RunContents, open_folder
@@ -350,6 +350,33 @@ def test_a_forecast_that_came_true_follows_the_failure_and_says_how_early_it_was
         "is 512, 2.5 times as large from step to step; at this pace the limit 65504 is reached between"
         in text
     )
+
+
+def test_a_forecast_is_over_when_its_time_is_or_the_run_went_back(tmp_path: Path) -> None:
+    told = {
+        "event": "forecast",
+        "step": 30,
+        "steps_left": [4, 9],
+        "limit": 65504.0,
+        "modules": [],
+        "value": 512.0,
+    }
+    forecast_line = {**told, "what": "largest output of head", "factor": 2.5}
+    back = {"event": "rollback", "step": 36, "what": "before step 36: what grows is past its limit"}
+    runs = {"now": (38, [forecast_line]), "later": (41, [forecast_line]), "back": (38, [forecast_line, back])}
+    views = {}
+    for name, (steps, events) in runs.items():
+        write_lines(tmp_path / name, [step_line(step) for step in range(steps)] + events)
+        views[name] = RunView(open_folder(tmp_path / name))
+    assert [view.is_growing for view in views.values()] == [True, False, False]
+    assert views["now"].headline == "Finite so far, but growing towards a limit"
+    assert views["back"].headline == "No step failed: what grew towards a limit was undone by going back"
+    assert (
+        "the limit 65504 is reached between step 34 and 39"
+        in Elements(fragment("outlook", views["now"])).text
+    )
+    assert "Nothing grows towards a limit now" in Elements(fragment("outlook", views["later"])).text
+    assert list(views["back"].record.action_steps["rollback"].buckets) == [35]
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

@@ -59,8 +59,12 @@ class RunView:
             return self.worst.headline + (f", and {count(more, 'other failure')}" if more else "")
         if self.record.failed:
             return f"{count(self.record.failed, 'step')} of {self.record.count:,} refused"
-        if self.record.forecasts:
+        if self.is_growing:
             return "Finite so far, but growing towards a limit"
+        if self.record.forecasts and self.record.went_back is not None:
+            return "No step failed: what grew towards a limit was undone by going back"
+        if self.record.forecasts:
+            return "No step failed, although something grew towards a limit"
         if self.incidents:
             return self.incidents[0].headline
         if self.record.refused:
@@ -128,6 +132,15 @@ class RunView:
         if first is not None:
             made = [first, *(each for each in reversed(made) if each.step > first.step)]
         return made[:_FORECASTS_SHOWN]
+
+    @property
+    def is_growing(self) -> bool:
+        """The newest forecast is still one: its time is not over, and the run has not gone back since."""
+        if not self.record.forecasts:
+            return False
+        newest, record = ForecastView(self.record.forecasts[-1]), self.record
+        over = newest.high is not None and (record.last_step or 0) > newest.step + newest.high
+        return not over and (record.went_back is None or newest.step >= record.went_back)
 
     @property
     def foretold(self) -> ForecastView | None:
