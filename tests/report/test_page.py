@@ -294,7 +294,7 @@ def test_remedies_are_told_in_words_with_what_was_seen(tmp_path: Path) -> None:
     write_incident(tmp_path, "0001", data)
     text = Elements(render_run(open_folder(tmp_path))).text
     assert "Proved on the replay: Bound what each block gives." in text[: text.index("Where it began")]
-    assert "bound what each block gives: the step is finite with it, and the next 20 steps." in text
+    assert "bound what each block gives: the step is finite with it, and so are the next 20." in text
     assert "Clip at 1. clipping failed It is not finite either." in text
     assert "float64 (a control: not expected to help) unclear Finite, but." in text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stayfinite.findings import find_rule
 from stayfinite.report.html import histogram
-from stayfinite.report.html.words import bare_op, base_name, count, figure, shape
+from stayfinite.report.html.words import bare_op, base_name, figure, shape
 from stayfinite.report.record.loose import mapping, number, text, whole
 
 _POPULAR = "The popular fix that does not work"
@@ -97,7 +97,8 @@ class TriedRow:
             return self.reason
         if not self.works:
             return "the step is still not finite"
-        further = f", and the next {count(self.steps, 'step')}" if self.steps else ""
+        further = ", and so is the next" if self.steps == 1 else f", and so are the next {self.steps}"
+        further = further if self.steps else ""
         loss = f"; loss {self.loss}" if self.loss != "–" else ""
         changed = f"; other values changed by {self.distortion}" if self.distortion != "–" else ""
         return f"the step is finite with it{further}{loss}{changed}"

@@ -87,7 +87,8 @@ class RunView:
         earlier = (
             f" Earlier runs in this folder, not shown: {record.earlier_runs}." if record.earlier_runs else ""
         )
-        return f"{count(record.count, 'step')} on record: {', '.join(done)}.{earlier}"
+        back = f" It last went back before step {record.went_back:,}." if record.went_back is not None else ""
+        return f"{count(record.count, 'step')} on record: {', '.join(done)}.{back}{earlier}"
 
     @property
     def ending(self) -> str:
