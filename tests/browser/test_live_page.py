@@ -59,7 +59,7 @@ def test_the_page_grows_with_the_run(
     browser.wait(
         "document.querySelector('#heat canvas[data-drawn]') !== null && !document.getElementById('modules').hidden"
     )
-    browser.wait("document.getElementById('outlook')?.innerText.includes('10 to 20 steps')")
+    browser.wait("document.getElementById('outlook')?.innerText.includes('between step 60 and 70')")
     browser.wait("document.querySelectorAll('[data-charts=i0001] figure[data-drawn]').length > 3")
     browser.wait("document.getElementById('timeline')?.innerText.includes('The loss is nan')")
     browser.ask("document.querySelector('[data-keep=numbers]').open = true")

@@ -337,6 +337,39 @@ def test_growth_to_its_end_goes_back_at_once_and_far_down_with_the_rate(tmp_path
     guard.close()
 
 
+class Hiding(Growing):
+    """In float32, behind a norm that divides by Inf once the squares are past their range: the loss stays finite."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(rate)
+        self.seen = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x * block.gain * block.weight.diagonal()
+            block.gain = block.gain * self.rate
+        x = self.seen(x)
+        return (x / torch.linalg.vector_norm(x)).mean()
+
+
+@pytest.mark.parametrize(("policy", "rollbacks"), [(Policy(), 1), (Policy(foresee="warn"), 0)])
+def test_growth_past_its_limit_goes_back_before_a_step_fails(
+    tmp_path: Path, policy: Policy, rollbacks: int
+) -> None:
+    torch.manual_seed(0)
+    model = Hiding(1.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False, policy=policy)
+    for _ in range(29):
+        assert guard.step(lambda: model(torch.rand(4, 4))).applied
+    assert guard.counters.skipped == 0 and guard.counters.rollbacks == rollbacks
+    for back in events(tmp_path, "rollback"):
+        assert "past its limit, as was foretold" in back["what"]
+        assert optimizer.param_groups[0]["lr"] < 1e-9
+        assert model.get_buffer("blocks.0.gain") < 1.5**8, "the growth is undone"
+    guard.close()
+
+
 def test_growth_that_rests_is_not_copied_and_a_failure_goes_back_to_before_it(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Growing(1.02)

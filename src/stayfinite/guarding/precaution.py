@@ -35,6 +35,9 @@ class Precaution:
             self._said.clear()
         if self._run.ranks.together:
             return  # each rank samples when it has time and sees its own batches: what it foretells is no decision
+        if foresight.course.has_arrived and self._may_go_back():
+            self._go_back(step)
+            return
         if policy.foresee != "warn" and self._keeper.wants(step, foresight.course):
             self._keep_copy(step, keep)
         if outlook is not None and policy.foresee == "lower-lr":
@@ -68,6 +71,22 @@ class Precaution:
         if self._run.recovery.last_good.step == step:
             self._keeper.kept(step, self._run.foresight.course)
             self._run.reporter.note("keep", what=f"the state before step {step} was verified and kept")
+
+    def _may_go_back(self) -> bool:
+        recovery = self._run.recovery
+        return recovery.last_good.available and self._run.policy.goes_back_early(
+            recovery.ladder.counters.rollbacks
+        )
+
+    def _go_back(self, step: int) -> None:
+        """No step has failed yet, but what was foretold has come: every update from here on is lost."""
+        run = self._run
+        back = run.recovery.roll_back(step, grew=True)
+        run.watcher.forget()
+        run.foresight.went_back(step)
+        run.reporter.tell(
+            "rollback", f"before step {step}: what grows is past its limit, as was foretold; {back}"
+        )
 
     def _end(self, outlook: Outlook, stop: Callable[[], Path | None]) -> None:
         saved = stop()

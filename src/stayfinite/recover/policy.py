@@ -104,7 +104,7 @@ class Policy:
         never = self.rollback_after is None and not self.max_rollbacks
         if (state_is_bad and not never) or failures_in_a_row == self.rollback_after:
             return "rollback" if rollbacks < self.max_rollbacks else "stop"
-        if was_foretold and self.rollback_after is not None and rollbacks < self.max_rollbacks:
+        if was_foretold and self.goes_back_early(rollbacks):
             return "rollback"
         if (
             self.lower_lr_after is not None
@@ -113,3 +113,7 @@ class Policy:
         ):
             return "lower-lr"
         return "skip"
+
+    def goes_back_early(self, rollbacks: int) -> bool:
+        """May what was foretold send the run back at once?"""
+        return self.foresee != "warn" and self.rollback_after is not None and rollbacks < self.max_rollbacks

@@ -12,6 +12,9 @@ _STEADY = math.log(2.0)
 _SAMPLES_KEPT = 64
 _ENOUGH_FAILURES, _SOON = 2, 4
 """So many failures under an alarm within so many steps are what was foretold."""
+_ARRIVED = 8
+"""So many samples in a row past the limit are the end of a growth, also if no step has failed by it. A step that fails
+is waited for that long, because it can be located."""
 _ROOM, _LEAST_ROOM = 8, 4
 """Samples that the room is the median of, at the most and at the least."""
 NEAR, _APPROACHES = 400, 4000
@@ -55,10 +58,9 @@ class Course:
         self._failed = step
         if not alarmed:
             return
-        seen = sampled and bool(self.samples) and forecast.exceeds(self.samples[-1])
-        if seen and self._grows:
+        if self._is_beyond and self._grows:
             self._failures.append(step)  # a growth that was followed to its end needs no second failure
-        if seen or not sampled:
+        if self._is_beyond or not sampled:
             self._failures.append(step)
 
     def went_back(self, step: int) -> None:
@@ -68,9 +70,13 @@ class Course:
         self._failures.clear()
 
     @property
+    def _is_beyond(self) -> bool:
+        return bool(self.samples) and forecast.exceeds(self.samples[-1])
+
+    @property
     def is_urgent(self) -> bool:
-        """Something grows towards a limit: look more often."""
-        return forecast.is_urgent(self._state)
+        """Something grows towards a limit, or has grown past it: look more often."""
+        return forecast.is_urgent(self._state) or (self._grows and self._is_beyond)
 
     @property
     def alarmed(self) -> bool:
@@ -86,6 +92,12 @@ class Course:
         if len(self._failures) < _ENOUGH_FAILURES or not self.alarmed:
             return False
         return self._failures[-1] - self._failures[0] <= _SOON
+
+    @property
+    def has_arrived(self) -> bool:
+        """What grew is past its limit and stays there; a norm that divides by Inf hides it, and the loss is finite."""
+        last = [sample for sample in self.samples if sample.step >= self._since][-_ARRIVED:]
+        return self._grows and len(last) == _ARRIVED and all(map(forecast.exceeds, last))
 
     @property
     def has_grown(self) -> bool:

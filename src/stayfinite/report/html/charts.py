@@ -52,6 +52,8 @@ def title(quantity: str) -> str:
 def label(key: Key) -> str:
     """The name of a series in its plot."""
     quantity, part = key
+    if quantity == "zeros":
+        return part if part.startswith("subnormal") else f"zero {part}"
     return f"group {part}" if quantity in _GROUPED else part or title(quantity).lower()
 
 

@@ -9,6 +9,8 @@ from stayfinite.report.html.words import figure
 from stayfinite.report.record.folder import RunContents
 from stayfinite.report.record.run import RunRecord
 
+_SCALER = "Skipped by the loss scaler"
+
 
 class Comparison:
     """What the template asks for; every run has a name of its own."""
@@ -43,19 +45,21 @@ class Comparison:
         made = [
             ("Steps on record", [f"{view.record.count:,}" for view in views]),
             ("Updates applied", [f"{view.record.applied:,}" for view in views]),
-            ("Steps refused", [f"{view.record.refused:,}" for view in views]),
+            ("Steps refused", [f"{view.record.failed:,}" for view in views]),
+            (_SCALER, [f"{view.record.actions['backoff']:,}" for view in views]),
             ("First refused step", [_shown(_first_refused(view)) for view in views]),
             ("Kinds of failure", [f"{len(view.incidents) + view.incidents_left_out:,}" for view in views]),
             ("Last loss", [figure(view.record.last.get("loss")) for view in views]),
             ("Lowest loss", [figure(view.record.best_loss[0]) if view.record.best_loss else "–" for view in views]),
         ]  # fmt: skip
         greatest = [{name: high for name, _, high, _, _ in view.numbers} for view in views]
-        for name in ("Gradient norm", "Largest output of a module"):
+        for name, label in (
+            ("Gradient norm", "Greatest finite gradient norm"),
+            ("Largest output of a module", "Largest finite output of a module"),
+        ):
             if any(name in found for found in greatest):
-                made.append(
-                    (f"Greatest {name[0].lower()}{name[1:]}", [found.get(name, "–") for found in greatest])
-                )
-        return made
+                made.append((label, [found.get(name, "–") for found in greatest]))
+        return [(label, values) for label, values in made if label != _SCALER or set(values) != {"0"}]
 
     @property
     def differences(self) -> list[tuple[str, list[str]]]:
@@ -77,7 +81,9 @@ def _distinct(runs: Sequence[RunContents]) -> list[str]:
 
 
 def _first_refused(view: RunView) -> int | None:
-    refused = [line["step"] for line in view.record.first_events if "event" not in line]
+    """Not one that a loss scaler skips by its own rules."""
+    steps = [line for line in view.record.first_events if "event" not in line]
+    refused = [line["step"] for line in steps if line.get("action") != "backoff"]
     incidents = [incident.step for incident in view.incidents if incident.step is not None]
     return min([*refused, *incidents], default=None)
 

@@ -59,10 +59,14 @@ def ticks(histogram: Any, drawn: list[Bar]) -> list[Tick]:
     zero = next(bar for bar in drawn if bar.kind == "zero")
     made = [Tick(zero.x + zero.width / 2, "0", "middle")]
     if drawn[0].kind == "negative":
-        made.append(Tick(0.0, f"−1e{high:.0f}", "start"))
+        made.append(Tick(0.0, f"−{_power(high)}", "start"))
     if drawn[-1].kind == "positive":
-        made.append(Tick(1.0, f"1e{high:.0f}", "end"))
+        made.append(Tick(1.0, _power(high), "end"))
     return made
+
+
+def _power(exponent: float) -> str:
+    return f"{10**exponent:g}" if -3 <= exponent <= 4 else f"1e{exponent:.0f}"
 
 
 def _counts(histogram: Any, side: str) -> list[int]:

@@ -84,10 +84,24 @@ class TriedRow:
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.remedy, self.verdict = text(data, "remedy", "?"), text(data, "verdict")
+        self.sentence, self.reason = text(data, "sentence"), text(data, "reason")
+        self.steps, self.control = whole(data, "steps") or 0, data.get("control") is True
         finite = data.get("finite")
-        self.finite = "yes" if finite is True else "no" if finite is False else "–"
         self.works = finite is True and (not self.verdict or self.verdict.lower().startswith("proved"))
         self.loss, self.distortion = figure(data.get("loss")), figure(data.get("distortion"))
+
+    @property
+    def seen(self) -> str:
+        """What came of it: why it is no remedy, or for how long it went well."""
+        if self.reason:
+            return self.reason
+        if not self.works:
+            return "the step is still not finite"
+        further = ", and so is the next" if self.steps == 1 else f", and so are the next {self.steps}"
+        further = further if self.steps else ""
+        loss = f"; loss {self.loss}" if self.loss != "–" else ""
+        changed = f"; other values changed by {self.distortion}" if self.distortion != "–" else ""
+        return f"the step is finite with it{further}{loss}{changed}"
 
 
 def facts_of(data: dict[str, Any]) -> list[tuple[str, str]]:

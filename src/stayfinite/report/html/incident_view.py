@@ -35,6 +35,7 @@ _BLAME = {
     "both": "The replay blames data and state together.",
     "flaky": "The replay is not sure: the same step does not always fail.",
 }
+_FEW = 8  # tensors that are looked at without unfolding
 _MOST = 24  # of anything that an incident lists; ours have fewer
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
 
@@ -52,6 +53,7 @@ class IncidentView:
         self.birth = mapping(self.data, "birth")
         self.findings = [FindingView(finding) for finding in objects(self.data, "findings")[:_MOST]]
         self.group = f"i{self.number}"
+        self.growth_group = f"{self.group}-growth"  # with steps of its own: it looks further back
 
     @property
     def what(self) -> str:
@@ -157,7 +159,14 @@ class IncidentView:
 
     @property
     def observed(self) -> list[TensorRow]:
-        return [TensorRow(tensor) for tensor in objects(self.data, "observed")[:_MOST]]
+        return [TensorRow(tensor) for tensor in objects(self.data, "observed")[: 10 * _MOST]]
+
+    @property
+    def observed_first(self) -> list[TensorRow]:
+        """All of a few; of many the first that is bad, and those right before it."""
+        rows = self.observed
+        bad = next((i for i, row in enumerate(rows) if row.nan or row.inf), len(rows) - 1)
+        return rows if len(rows) <= _FEW else rows[max(0, bad - _FEW + 1) : bad + 1]
 
     @property
     def path(self) -> list[PathNode]:
@@ -191,7 +200,7 @@ class IncidentView:
     def charts(self) -> list[dict[str, Json]]:
         history = items(self.data, "history")
         made = charts.history_charts(history, self.step, self.group) if len(history) > 1 else []
-        grown = charts.growth_chart(mapping(self.data, "growth"), self.group)
+        grown = charts.growth_chart(mapping(self.data, "growth"), self.growth_group)
         return [*made, grown] if grown is not None else made
 
     @property
@@ -200,9 +209,11 @@ class IncidentView:
 
     @property
     def proof(self) -> TriedRow | None:
-        """What was proved: of the incident, or of its first finding."""
+        """What was proved: of the incident, or of its first finding; with its own words where it is among the tried."""
         own = mapping(self.data, "proof")
-        return TriedRow(own) if own else (self.findings[0].proof if self.findings else None)
+        proof = TriedRow(own) if own else (self.findings[0].proof if self.findings else None)
+        known = (row for row in self.tried if proof is not None and row.remedy == proof.remedy and row.works)
+        return next(known, proof)
 
     @property
     def patch(self) -> str:

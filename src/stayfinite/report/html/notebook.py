@@ -12,6 +12,8 @@ from stayfinite.report.html.incident_view import IncidentView
 from stayfinite.report.html.page import environment
 from stayfinite.report.record.folder import IncidentFile
 
+_ALWAYS = ("steps", "applied", "skipped")
+
 
 def incident_html(incident: Mapping[str, Any]) -> str:
     """An incident, as `incident.to_json()` gives it."""
@@ -31,7 +33,9 @@ def guard_html(
         environment()
         .get_template("notebook_guard.html")
         .render(
-            counts=[(name.replace("_", " "), value) for name, value in counts.items()],
+            counts=[
+                (name.replace("_", " "), value) for name, value in counts.items() if value or name in _ALWAYS
+            ],
             recent=recent,
             record=str(record),
             incident=Markup(incident_html(incident)) if incident is not None else None,

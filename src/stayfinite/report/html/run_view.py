@@ -50,19 +50,25 @@ class RunView:
 
     @property
     def healthy(self) -> bool:
-        return not self.incidents and not self.record.refused and not self.record.forecasts
+        return not self.incidents and not self.record.failed and not self.record.forecasts
 
     @property
     def headline(self) -> str:
         if self.worst is not None:
             more = len(self.incidents) + self.incidents_left_out - 1
             return self.worst.headline + (f", and {count(more, 'other failure')}" if more else "")
-        if self.record.refused:
-            return f"{count(self.record.refused, 'step')} of {self.record.count:,} refused"
-        if self.record.forecasts:
+        if self.record.failed:
+            return f"{count(self.record.failed, 'step')} of {self.record.count:,} refused"
+        if self.is_growing:
             return "Finite so far, but growing towards a limit"
+        if self.record.forecasts and self.record.went_back is not None:
+            return "No step failed: what grew towards a limit was undone by going back"
+        if self.record.forecasts:
+            return "No step failed, although something grew towards a limit"
         if self.incidents:
             return self.incidents[0].headline
+        if self.record.refused:
+            return "Every recorded step was applied, but for those that the loss scaler skips"
         return (
             "Every recorded step was finite and was applied"
             if self.record.count
@@ -81,7 +87,18 @@ class RunView:
         earlier = (
             f" Earlier runs in this folder, not shown: {record.earlier_runs}." if record.earlier_runs else ""
         )
-        return f"{count(record.count, 'step')} on record: {', '.join(done)}.{earlier}"
+        back = f" It last went back before step {record.went_back:,}." if record.went_back is not None else ""
+        return f"{count(record.count, 'step')} on record: {', '.join(done)}.{back}{earlier}"
+
+    @property
+    def ending(self) -> str:
+        """What became of a run with a failure; empty while it goes on, or if nobody knows."""
+        record = self.record
+        if not record.closed or self.worst is None:
+            return ""
+        if record.actions["stop"]:
+            return f"The run was stopped at step {record.last_step:,}."
+        return f"The run went on and ended at step {record.last_step:,}."
 
     @property
     def tiles(self) -> list[tuple[str, str, str]]:
@@ -91,7 +108,10 @@ class RunView:
             return []
         made = [("Last step", f"{record.last_step:,}", "")]
         made.append(("Applied", f"{record.applied:,}", f"of {record.count:,}"))
-        made.append(("Refused", f"{record.refused:,}", ""))
+        by_scaler = record.actions["backoff"]
+        made.append(
+            ("Refused", f"{record.failed:,}", f"and {by_scaler:,} by the scaler" if by_scaler else "")
+        )
         if "loss" in record.last:
             best = record.best_loss
             lowest = f"lowest {figure(best[0])} at step {best[1]:,}" if best else ""
@@ -107,8 +127,30 @@ class RunView:
 
     @property
     def forecasts(self) -> list[ForecastView]:
-        """Newest first."""
-        return [ForecastView(line) for line in reversed(self.record.forecasts)][:_FORECASTS_SHOWN]
+        """Newest first; of a failure that is shown the one that came before it, then those after."""
+        made = [ForecastView(line) for line in reversed(self.record.forecasts)]
+        first = self.foretold
+        if first is not None:
+            made = [first, *(each for each in reversed(made) if each.step > first.step)]
+        return made[:_FORECASTS_SHOWN]
+
+    @property
+    def is_growing(self) -> bool:
+        """The newest forecast is still one: its time is not over, and the run has not gone back since."""
+        if not self.record.forecasts:
+            return False
+        newest, record = ForecastView(self.record.forecasts[-1]), self.record
+        over = newest.high is not None and (record.last_step or 0) > newest.step + newest.high
+        return not over and (record.went_back is None or newest.step >= record.went_back)
+
+    @property
+    def foretold(self) -> ForecastView | None:
+        """The first forecast, if the failure at the top of the page came after it."""
+        step = self.worst.step if self.worst is not None and not self.live else None
+        if step is None or not self.record.forecasts:
+            return None
+        first = ForecastView(self.record.forecasts[0])
+        return first if first.step <= step else None
 
     @property
     def vitals(self) -> list[tuple[str, list[str]]]:
@@ -190,32 +232,41 @@ class ForecastView:
     def __init__(self, line: dict[str, Any]) -> None:
         self.step = whole(line, "step") or 0
         self.what = text(line, "what", "a value grows towards its limit")
-        self.limit = figure(line.get("limit"))
+        self.limit, self.value = figure(line.get("limit")), figure(line.get("value"))
+        self.factor = to_number(line.get("factor"))
         ends = [to_number(value) for value in items(line, "steps_left")[:2]]
         self.low, self.high = [*ends, None, None][:2]
         self.modules = [module for module in items(line, "modules")[:12] if isinstance(module, str)]
 
     @property
+    def now(self) -> str:
+        """ "the largest output of head is 2.7e9, 261 times more at each step" """
+        known = self.value != "–"
+        what = f"the {self.what.rstrip('.')} is {self.value}" if known else self.what.rstrip(".")
+        if self.factor is None or self.high is None or self.factor <= 0 or not known:
+            return what
+        return what + (
+            " and falls at nearly every step"
+            if self.factor < 1
+            else f", {figure(self.factor)} times as large from step to step"
+        )
+
+    @property
     def when(self) -> str:
         if self.low is None:
-            return ""
+            return f"the limit is {self.limit}"
         if self.high is None:
-            return f"at step {figure(self.step + self.low)} at the earliest"
+            return f"the limit {self.limit} is near, and may be passed from step {figure(self.step + self.low)} on"
         if self.high == self.low:
-            return f"in about {figure(self.low)} steps, near step {figure(self.step + self.low)}"
+            return f"at this pace the limit {self.limit} is reached near step {figure(self.step + self.low)}"
         return (
-            f"in {figure(self.low)} to {figure(self.high)} steps, between step {figure(self.step + self.low)} "
+            f"at this pace the limit {self.limit} is reached between step {figure(self.step + self.low)} "
             f"and {figure(self.step + self.high)}"
         )
 
     @property
     def sentence(self) -> str:
-        reaches = (
-            f"; the limit {self.limit} is reached {self.when}"
-            if self.when
-            else f"; the limit is {self.limit}"
-        )
-        return sentence(f"{self.what.rstrip('.')}{reaches}")
+        return sentence(f"{self.now}; {self.when}")
 
 
 def _once_each(findings: list[dict[str, Any]]) -> list[tuple[FindingView, int]]:
@@ -248,6 +299,8 @@ def _row(line: dict[str, Any]) -> Row:
         words = f"incident {incident}"
     elif kind == "forecast":
         words = ForecastView(line).sentence
+    elif kind == "backoff" and not words:
+        words = f"the gradients overflowed at a loss scale of {figure(line.get('scale'))}; the scaler skipped the step"
     elif not words:
         rest = {key: value for key, value in line.items() if key not in ("event", "step", "action")}
         words = "; ".join(f"{key} {value}" for key, value in facts_of(rest)[:8])

@@ -51,7 +51,7 @@ def sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return ""
-    if len(text) > 1 and text[0].islower() and text.split(maxsplit=1)[0].isalpha():
+    if len(text) > 1 and text[0].islower() and text.split(maxsplit=1)[0].rstrip(",;:").isalpha():
         text = text[0].upper() + text[1:]
     return text if text[-1] in ".!?:" else text + "."
 

@@ -53,6 +53,7 @@ class RunRecord:
         self.last_events: deque[dict[str, Any]] = deque(maxlen=LAST_EVENTS)
         self.events_seen = 0
         self.forecasts: deque[dict[str, Any]] = deque(maxlen=100)
+        self.went_back: int | None = None  # the step before which it last did
         self.findings: list[dict[str, Any]] = []
         self.incident_steps: deque[tuple[int, str]] = deque(maxlen=1000)
         self.times_seen: dict[str, int] = {}
@@ -96,7 +97,13 @@ class RunRecord:
 
     @property
     def refused(self) -> int:
+        """By the guard, or by a loss scaler, which looks for its scale that way."""
         return sum(self.actions.values())
+
+    @property
+    def failed(self) -> int:
+        """Without those that a scaler skips by its own rules: they are part of a healthy run."""
+        return self.refused - self.actions["backoff"]
 
     @property
     def was_abandoned(self) -> bool:
@@ -122,6 +129,9 @@ class RunRecord:
         if kind == "forecast":
             self.forecasts.append(line)
             self.action_steps.setdefault("forecast", Envelope()).extend([step], [1.0])
+        elif kind == "rollback":  # beside a refused step that says so, too, it is the same mark
+            self.went_back = step
+            self.action_steps.setdefault("rollback", Envelope()).extend([max(0, step - 1)], [1.0])
         elif kind == "finding":
             finding = mapping(line, "finding")
             if finding and len(self.findings) < FIRST_EVENTS:

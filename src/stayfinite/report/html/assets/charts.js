@@ -143,6 +143,7 @@ class Chart {
       svgNode("text", { x: at.toFixed(1), y: HEIGHT - 5, "text-anchor": anchor }, this.svg).textContent = value.toLocaleString("en");
     }
     svgNode("path", { class: "axis", d: `M${LEFT} ${top + room}H${right}` }, this.svg);
+    svgNode("text", { x: 0, y: HEIGHT - 5 }, this.svg).textContent = "step";
     if (lane) {
       svgNode("rect", { class: "lane", x: LEFT, y: TOP - 2, width: this.plotWidth(), height: LANE - 3, rx: 2 }, this.svg);
       svgNode("text", { class: "beyond", x: LEFT - 6, y: TOP + 8, "text-anchor": "end" }, this.svg).textContent = "not finite";
