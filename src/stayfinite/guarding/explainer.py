@@ -101,9 +101,10 @@ class Explainer:
         """Explain what happened, keep it with the run, and show it the first time."""
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
-        result.incident = self._explain(refused, evidence, action)
+        failed = self._completed(refused, evidence)
+        result.incident = self._explain(failed, action)
         with self._run.observers.paused():
-            self._proofs.look_into(result.incident, evidence, attempt)
+            self._proofs.look_into(result.incident, failed, attempt)
         folder = reporter.of_incident(result.incident, goes_on=goes_on)
         if folder is not None and self._proofs.on:
             self._keep_capsule(folder, result.incident, attempt)
@@ -121,7 +122,7 @@ class Explainer:
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
         refused = facts.of_state(self._run.reporter.step, self._run.health)
-        self._run.reporter.of_incident(self._explain(refused, None, action), goes_on=False)
+        self._run.reporter.of_incident(self._explain(self._completed(refused, None), action), goes_on=False)
 
     def drifted(self, seen: FailedStep) -> None:
         """Replicas that were equal no longer are: an incident of its own."""
@@ -157,8 +158,8 @@ class Explainer:
             "before",
         )
 
-    def _explain(self, refused: FailedStep, evidence: FailedStep | None, action: str) -> Incident:
-        """The incident: what the guard saw, and where a replay shows more, that too."""
+    def _completed(self, refused: FailedStep, evidence: FailedStep | None) -> FailedStep:
+        """What the guard saw, and where a replay shows more, that too; with all that is known of the run."""
         run = self._run
         step = run.observers.complete(replace(refused, reproduced=None if evidence is None else True))
         if evidence is not None:
@@ -175,6 +176,10 @@ class Explainer:
                 if evidence.growth is not None
                 else None,
             )
+        return step
+
+    def _explain(self, step: FailedStep, action: str) -> Incident:
+        run = self._run
         incident = to_incident(step, explain(step), environment(run.device), action)
         incident.history = run.reporter.lines
         incident.world_size = world_size()

@@ -155,7 +155,8 @@ def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> T
     failures = []
     for suspicion in session.failures():
         step = suspicion.evidence or FailedStep(suspicion.step, "state", suspicion.kind)
-        failures.append(replace(session.observers.complete(step), judged=judge(step)))
+        step = session.observers.complete(step)  # a judge may ask what the run did: its scaler, its updates
+        failures.append(replace(step, judged=judge(step)))
     error = outcome.error
     return TrialResult(
         failures=failures,

@@ -14,7 +14,14 @@ from torch import Tensor
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.prove.attempted import Attempted, patch_of, quality, reach
 from stayfinite.prove.expression import distortion, looked_at
-from stayfinite.prove.judgement import moves, postponed, was_rounded_to_zero, why_failed, works
+from stayfinite.prove.judgement import (
+    leaves_the_update,
+    moves,
+    postponed,
+    was_rounded_to_zero,
+    why_failed,
+    works,
+)
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -29,6 +36,7 @@ from stayfinite.prove.stage import (
 from stayfinite.prove.standalone import names_of, place_of, standalone
 from stayfinite.prove.trial import Plan, Run, TrialResult
 from stayfinite.prove.two_by_two import TwoByTwo
+from stayfinite.remedies.measured_rate import MeasuredRate
 from stayfinite.remedies.remedy import Case, Prescription, prescriptions
 from stayfinite.remedies.source import Edit, SourceSite, edited
 
@@ -80,6 +88,7 @@ class Counterfactual:
         self._until = stage.step.step + _FURTHER_STEPS
         self._try_all(stage)
         self._judge_gradients()
+        self._judge_updates()
         report.tried = [one.tried for one in sorted(self._done, key=quality)]
         best = next(
             (one for one in sorted(self._done, key=quality) if one.tried.proved and not one.tried.control),
@@ -346,6 +355,18 @@ class Counterfactual:
                     verdict="no gradient",
                     reason="finite, but the failing sample gets no gradient any more",
                 )
+
+    def _judge_updates(self) -> None:
+        """Where the learning rate that an absurd update asks for cures, what leaves that update as it is does not."""
+        case = self._case
+        if case is None or not any(
+            one.tried.proved and MeasuredRate.name == one.tried.remedy for one in self._done
+        ):
+            return
+        for one in self._done:
+            reason = leaves_the_update(case, one.remedies) if one.tried.proved else None
+            if reason is not None and not one.tried.control:
+                one.tried = replace(one.tried, verdict="unclear", reason=reason)
 
     # -- time --------------------------------------------------------------------------------------------
 

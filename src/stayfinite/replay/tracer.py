@@ -142,8 +142,8 @@ class Tracer:
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", "")
-        if not self.active or name in _PASSES:
-            return func(*args, **kwargs)
+        if not self.active or self.looking or _quiet.depth or name in _PASSES:
+            return func(*args, **kwargs)  # what stayfinite computes itself is no call of the script
         if name in _LOOKS:
             with self.only_looking():
                 result = func(*args, **kwargs)

@@ -9,6 +9,7 @@ from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.update_size import absurd_rate, largest_update, learning_rate, ruin
 from stayfinite.rules.evidence import (
     depth_of_run_cause,
     first_line,
@@ -17,7 +18,6 @@ from stayfinite.rules.evidence import (
     told_by_error,
 )
 from stayfinite.rules.run.growth import growth
-from stayfinite.rules.run.update_size import absurd_rate, largest_update, learning_rate, ruin
 
 _COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6

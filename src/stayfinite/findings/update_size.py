@@ -10,7 +10,7 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import StepRecord
 
-_MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
+MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
 _RECENT = 16
 _ABSURD = 1.0
 _RUINED = 1e6  # times the loss before
@@ -32,7 +32,7 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     """The update that ruined a finished run: far too large, and the loss a million times as high ever since."""
     losses = [abs(r.loss) if r.loss is not None and math.isfinite(r.loss) else None for r in history]
     for number, record in enumerate(history):
-        if not record.applied or record.update_ratio is None or record.update_ratio < _MANY_TIMES:
+        if not record.applied or record.update_ratio is None or record.update_ratio < MANY_TIMES:
             continue
         before = [loss for loss in losses[: number + 1] if loss is not None]
         after = [loss for loss in losses[number + 1 :] if loss is not None]
@@ -44,7 +44,7 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
 def largest_update(step: FailedStep) -> float | None:
     """How many times their own size the weights were moved by one recent update, if that is absurd; else None."""
     before = [record.update_ratio for record in step.run.history[-_RECENT:] if record.step < step.step]
-    ratios = [ratio for ratio in before if ratio is not None and ratio >= _MANY_TIMES]
+    ratios = [ratio for ratio in before if ratio is not None and ratio >= MANY_TIMES]
     born = step.judged[0] if step.judged else None
     by_itself = (
         born.birth.phase == "optimizer" and born.how.kind is Kind.GROWN
@@ -54,6 +54,27 @@ def largest_update(step: FailedStep) -> float | None:
     if by_itself and (learning_rate(step) or 0.0) >= _ABSURD:
         ratios.append(math.inf)  # the update itself left the range
     return max(ratios, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class AbsurdUpdate:
+    """The first recent update that moved the weights by many times their size: they were ordinary before it."""
+
+    ago: int  # steps before the one that failed
+    lr: float
+    moved: float  # times the size of the weights; infinite if float32 does not hold the update
+
+
+def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
+    """Where what is too large came from one update; None if none was so large, or its learning rate is not known."""
+    if largest_update(step) is None:
+        return None
+    for record in step.run.history[-_RECENT:]:
+        moved = record.update_ratio
+        if record.step < step.step and moved is not None and moved >= MANY_TIMES and record.lr:
+            return AbsurdUpdate(step.step - record.step, record.lr, moved)
+    rate = learning_rate(step)
+    return AbsurdUpdate(0, rate, math.inf) if rate else None
 
 
 def learning_rate(step: FailedStep) -> float | None:
