@@ -22,6 +22,7 @@ from stayfinite.guarding.step_capsule import write_step_capsule
 from stayfinite.observers.gradients import gradient_facts
 from stayfinite.recover.ranks import world_size
 from stayfinite.replay.incident import to_incident
+from stayfinite.replay.tracer import is_followed
 from stayfinite.watch.environment import environment
 
 
@@ -43,16 +44,17 @@ class Explainer:
         self._proofs.healthy(attempt)
 
     def wants_replay(self, refusal: Refusal) -> bool:
-        """The first of a streak is followed op by op; the rest would only say the same again."""
+        """The first of a streak is followed op by op; the rest would only say the same again, and so would a step that
+        somebody follows already."""
         of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
-        return self.locates and of_the_step and refusal.first
+        return self.locates and of_the_step and refusal.first and not is_followed()
 
     may_repeat_in_place = True
     """May a loop's body run again in this very process where it cannot be done in a sandboxed child?"""
 
     def may_follow(self, refusal: Refusal) -> bool:
         """The steps after an unlocated one are followed op by op, unless locating is off."""
-        return self.locates and refusal.refused.trigger in ("loss", "gradient")
+        return self.locates and refusal.refused.trigger in ("loss", "gradient") and not is_followed()
 
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""

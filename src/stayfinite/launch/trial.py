@@ -77,6 +77,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     asked = beginning.restore() or {}
     if plan.until is not None:
         asked["stop_after_step"] = plan.until
+    if plan.follow_from is not None:
+        asked["trace_from_step"] = plan.follow_from
     session = Session(_traced(options, asked))
     arranged = ArrangedStep(plan.arrangement, session) if plan.arrangement is not None else None
     record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)

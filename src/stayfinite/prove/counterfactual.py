@@ -44,6 +44,7 @@ _NULL_RUNS, _CONTROLS, _DEPTH = 3, 2, 3
 _SEED = 20240229
 _POPULAR_TRIED = 3
 _FURTHER_STEPS = 20
+_FOLLOWED_BEFORE = 2  # steps
 MOVES_TOO_MUCH = 0.01  # of their size: so far healthy values may not move
 
 
@@ -58,6 +59,7 @@ class Counterfactual:
         self._run, self._end, self._say = run, time.monotonic() + seconds, say
         self._seconds = seconds
         self._until: int | None = None
+        self._follow_from: int | None = None
         self._looked: dict[tuple[object, ...], TrialResult] = {}
         self._done: list[Attempted] = []
         self._remark = ""
@@ -72,7 +74,9 @@ class Counterfactual:
             return ProofReport(remark=nothing_failed(null[0]))
         place = stage.judged.birth.birth
         until = stage.step.step + 1  # where it fails is known now
-        null += [self._trial(Plan(until=until)) for _ in range(_NULL_RUNS - 1) if self._left() > 0]
+        late = self._followed_late(stage, until) if self._past else None
+        null += [late] if late is not None else []
+        null += [self._trial(Plan(until=until)) for _ in range(_NULL_RUNS - len(null)) if self._left() > 0]
         ran = [one for one in null if one.ended == "finished"]  # one that had no time says nothing
         failed = sum(stage_of(one, (place.file, place.line)) is not None for one in ran)
         report = ProofReport(file=place.file, line=place.line)
@@ -109,6 +113,25 @@ class Counterfactual:
         elif best is None and not report.remark:
             report.remark = f"nothing proved: {self._why_nothing()}"
         return report
+
+    def _followed_late(self, stage: Stage, until: int) -> TrialResult | None:
+        """An untouched run that is followed from shortly before the failure on. If it shows the same birth, the steps
+        before need not be followed in any trial: that is most of what a late failure costs."""
+        first = stage.step.step - _FOLLOWED_BEFORE
+        if first < _FOLLOWED_BEFORE or self._left() <= 0:
+            return None
+        result = self._trial(Plan(until=until, follow_from=first))
+        place = stage.judged.birth.birth
+        again = stage_of(result, (place.file, place.line))
+        same = (
+            again is not None
+            and not fails_elsewhere(again, stage)
+            and again.judged.how.kind is stage.judged.how.kind
+        )
+        if not same:
+            return None
+        self._follow_from = first
+        return result
 
     def _why_nothing(self) -> str:
         if not self._done:
@@ -268,6 +291,12 @@ class Counterfactual:
             verdict, reason = "postpones", later
         elif verdict == "proved" and not one.remedy.is_cure:
             verdict, reason = "unclear", "finite, but what made the numbers so large is as it was"
+        elif verdict == "proved" and control and one.remedy.trains_otherwise:
+            # Every update is another one, so this is another course of the weights: no word on the place that failed.
+            verdict, reason = (
+                "unclear",
+                "finite, on another course of the weights that did not come to this place",
+            )
         tried = Tried(
             remedy=" + ".join(dict.fromkeys(r.name for r in names)),
             sentence="; ".join(dict.fromkeys(r.sentence for r in names)),
@@ -371,7 +400,10 @@ class Counterfactual:
     # -- time --------------------------------------------------------------------------------------------
 
     def _trial(self, plan: Plan) -> TrialResult:
-        result = self._run(replace(plan, until=plan.until or self._until), max(1.0, self._left()))
+        plan = replace(
+            plan, until=plan.until or self._until, follow_from=plan.follow_from or self._follow_from
+        )
+        result = self._run(plan, max(1.0, self._left()))
         self._longest = max(self._longest, result.seconds)
         return result
 

@@ -34,6 +34,7 @@ class Plan:
     remedies: tuple[Remedy, ...] = ()
     failing: Sequence[Tensor | None] = ()
     until: int | None = None  # the last step of interest
+    follow_from: int | None = None  # the first step that is followed op by op; None: all of them
     arrangement: Arrangement | None = None
     names: tuple[str, ...] = ()  # of which the values are kept where the expression fails
 

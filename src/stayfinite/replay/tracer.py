@@ -335,6 +335,11 @@ def is_unfollowed() -> bool:
 _LIVING: weakref.WeakSet[Tracer] = weakref.WeakSet()
 
 
+def is_followed() -> bool:
+    """Somebody follows this process op by op already: a second run of a script that has a guard of its own."""
+    return any(tracer.active for tracer in list(_LIVING))
+
+
 def _forget_in_child() -> None:
     # A forked DataLoader worker inherits the modes; it must not trace into a journal nobody reads.
     for tracer in list(_LIVING):
