@@ -18,6 +18,7 @@ from stayfinite.prove.judgement import (
     leaves_the_update,
     moves,
     postponed,
+    ruins_the_weights,
     was_rounded_to_zero,
     why_failed,
     works,
@@ -286,6 +287,9 @@ class Counterfactual:
         if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
         reason = why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict)
+        ruin = ruins_the_weights(stage, result) if verdict == "proved" else None
+        if ruin is not None:
+            verdict, reason = "distorts", ruin
         later = postponed(stage, result, case) if one.remedy.only_wider else None
         if later is not None:
             verdict, reason = "postpones", later

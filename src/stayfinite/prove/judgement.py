@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.findings.update_size import first_absurd_update
+from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update
 from stayfinite.prove.stage import Stage
 from stayfinite.prove.trial import TrialResult
 from stayfinite.remedies.measured_rate import MeasuredRate
@@ -46,6 +46,16 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
 
 def moves(moved: float | None, verdict: str) -> str:
     return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""
+
+
+def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:
+    """A division by next to nothing is finite, and so is its gradient: the update that it gives is no training."""
+    before = [moved for step, moved in stage.result.moved if step < stage.step.step]
+    after = [moved for step, moved in result.moved if step >= stage.step.step]
+    largest = max(after, default=0.0)
+    if largest < MANY_TIMES or max(before, default=0.0) >= MANY_TIMES:
+        return None
+    return f"finite, but an update then moves the weights by {largest:.2g} times their size"
 
 
 def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:

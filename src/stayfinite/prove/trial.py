@@ -52,6 +52,7 @@ class TrialResult:
     learns: bool | None = None
     inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for
     applied: int = 0  # updates that were made
+    moved: list[tuple[int, float]] = field(default_factory=list)  # by updates, in sizes of the weights
     left_bad: tuple[
         str, ...
     ] = ()  # parameters and moments that are not finite at the end, although no step failed
