@@ -11,6 +11,8 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import StepRecord
 
 MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
+USUAL_UPDATE = 1e-3  # of the size of the weights
+_USUAL_RATE = 1e-3  # where the update itself could not be measured
 _RECENT = 16
 _ABSURD = 1.0
 _RUINED = 1e6  # times the loss before
@@ -63,6 +65,11 @@ class AbsurdUpdate:
     ago: int  # steps before the one that failed
     lr: float
     moved: float  # times the size of the weights; infinite if float32 does not hold the update
+
+
+def usual_rate(lr: float, moved: float) -> float:
+    """The learning rate, to one digit, at which an update that moved the weights so far has a usual size."""
+    return float(f"{lr * USUAL_UPDATE / moved if math.isfinite(moved) else _USUAL_RATE:.0e}")
 
 
 def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:

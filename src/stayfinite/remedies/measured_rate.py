@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Final
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
-from stayfinite.findings.update_size import AbsurdUpdate, first_absurd_update
+from stayfinite.findings.update_size import USUAL_UPDATE, AbsurdUpdate, first_absurd_update, usual_rate
 from stayfinite.remedies.around_updates import scaled_rates
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
-
-USUAL_UPDATE: Final = 1e-3  # of the size of the weights
-_USUAL_RATE: Final = 1e-3  # where the update itself could not be measured
 
 
 class MeasuredRate(Remedy):
@@ -30,9 +26,7 @@ class MeasuredRate(Remedy):
         self._factor = 1.0
         if update is None:
             return
-        rate = _one_digit(
-            update.lr * USUAL_UPDATE / update.moved if math.isfinite(update.moved) else _USUAL_RATE
-        )
+        rate = usual_rate(update.lr, update.moved)
         self._factor = rate / update.lr
         self.sentence = f"train at a learning rate of about {rate:g} in place of {update.lr:g}: " + (
             f"the update {_before(update.ago)}, {update.moved:.2g} times as large as the weights, is then about "
@@ -57,7 +51,3 @@ class MeasuredRate(Remedy):
 
 def _before(steps: int) -> str:
     return "right before the failure" if steps == 1 else f"{steps} steps before the failure"
-
-
-def _one_digit(rate: float) -> float:
-    return float(f"{rate:.0e}")
