@@ -182,6 +182,30 @@ for step in range(8):
     + STEP
     + "bad = not torch.isfinite(net.weight).all()\n"
 )
+TWICE_THE_SAME_POINT = (
+    HEAD
+    + """length = nn.Parameter(torch.zeros(()))
+opt = torch.optim.SGD([length], 0.01)
+for step in range(4):
+    x = torch.tensor([-1.0, 0.0, 1.5, 0.0] if step > 1 else [-1.0, 0.0, 1.5, 3.0])
+    K = torch.exp(-0.5 * (x[:, None] - x[None, :]) ** 2 / length.exp())
+    L = torch.linalg.cholesky(K)
+    loss = torch.cholesky_solve(x.sin()[:, None], L).square().sum() + L.diagonal().log().sum()
+"""
+    + STEP
+    + "bad = False\n"
+)
+NEVER_WRITTEN = (
+    HEAD
+    + """torch.use_deterministic_algorithms(True)  # fills it with NaN, so that this fails every time
+net, gate = nn.Linear(4, 4), nn.Parameter(torch.empty(4))
+opt = torch.optim.SGD([*net.parameters(), gate], 0.01)
+for step in range(3):
+    loss = (net(torch.randn(8, 4)) * torch.tanh(gate)).square().mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(loss)\n"
+)
 COMES_TO_ZERO = (
     HEAD
     + """w = torch.ones(3, requires_grad=True)
@@ -220,6 +244,11 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
         pytest.param(UNIT, "eps-inside", ".clamp_min(1e-12).rsqrt()", id="unit"),
         pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
         pytest.param(TRUST, "guarded-division", "p.norm() / p.grad.norm().clamp_min(1e-6)", id="trust"),
+        pytest.param(
+            TWICE_THE_SAME_POINT, "diagonal-jitter", "cholesky(K + 1e-4 * torch.eye(", id="same-point"
+        ),
+        # nan_to_num would leave the garbage that happens to be finite.
+        pytest.param(NEVER_WRITTEN, "zeroed-memory", "nn.Parameter(torch.zeros(4))", id="never-written"),
         # A floor of 1e-6 is finite, too, but the update that it gives ruins the weights.
         pytest.param(
             SHARES, "guarded-division", "torch.where((divisor := x.sum(1, keepdim=True)) == 0", id="shares"

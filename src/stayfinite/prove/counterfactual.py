@@ -192,7 +192,15 @@ class Counterfactual:
     def _try_all(self, stage: Stage) -> None:
         case = self._case = case_at(stage)
         fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
-        order = sorted(fitting, key=lambda p: (p.remedy.leaves_steps_out, p.remedy.rank, p.remedy.name))
+        order = sorted(
+            fitting,
+            key=lambda p: (
+                not p.remedy.goes_first,
+                p.remedy.leaves_steps_out,
+                p.remedy.rank,
+                p.remedy.name,
+            ),
+        )
         for one in order:
             if self._over():
                 break

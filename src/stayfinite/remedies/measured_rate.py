@@ -19,6 +19,7 @@ class MeasuredRate(Remedy):
     sentence = "train at the learning rate at which an update has a usual size"
     kinds = DEPENDS_ON_SIZE
     trains_otherwise, of_updates, rank = True, True, 7
+    goes_first = True
     universal = True  # more of a lower rate
 
     def __init__(self, update: AbsurdUpdate | None = None) -> None:

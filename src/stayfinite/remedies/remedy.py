@@ -63,6 +63,7 @@ class Remedy:
     kinds: ClassVar[frozenset[Kind]]
     popular: ClassVar[bool] = False  # what forums recommend for anything: shown when it fails
     rank: ClassVar[int] = 5  # among proved ones of equal distortion the smaller goes first: exact forms 1
+    goes_first: ClassVar[bool] = False  # that it fits is evidence by itself: tried while there is time
     universal: ClassVar[bool] = False  # helps against anything (a batch left out), so it is no control
     leaves_steps_out: ClassVar[bool] = False  # so it has cured nothing unless later steps train
     of_updates: ClassVar[bool] = False  # changes what the optimizer does
