@@ -1,4 +1,4 @@
-"""`stayfinite run`: state that a batch has poisoned, which the script left out of its training, is a failure of the run."""
+"""`stayfinite run`: state that a batch has poisoned, and that the script did not train on, is a failure of the run."""
 
 from __future__ import annotations
 
