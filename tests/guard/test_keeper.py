@@ -132,3 +132,14 @@ def test_a_healthy_run_that_grows_is_copied_every_hundred_steps(tmp_path: Path) 
     guard.close()
     assert model(torch.zeros(1, 4)).item() > 50
     assert max(ages) < EVERY
+
+
+def test_weights_that_one_update_has_ruined_are_no_copy_to_go_back_to(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 1e6), run_dir=tmp_path, quiet=True, prove="off")
+    for _ in range(3):
+        guard.step(lambda: model(torch.randn(8, 4)).abs().mean())
+    assert guard.recovery.last_good.step == 0  # not 1 and 2, which are as finite
+    told = (tmp_path / "run.jsonl").read_text(encoding="utf-8")
+    assert "does not become the last good one: the update before it was" in told

@@ -67,6 +67,13 @@ def test_a_bad_loss_of_a_good_batch_is_not_the_batchs_fault(tmp_path: Path) -> N
     assert "DAT001" not in run.found(result) and result.incident.trigger == "loss"
 
 
+def test_what_the_guard_itself_asks_is_no_check_of_the_script(tmp_path: Path) -> None:
+    """It counts NaN in an infinite loss: nobody's `isnan`, which could not have seen the infinity."""
+    run = Run(tmp_path)
+    (x, y), _ = images(2)
+    assert "RUN012" not in run.found(run.step(x, y, factor=INF))
+
+
 def test_infinities_in_a_batch_that_trains_well_are_no_finding(tmp_path: Path) -> None:
     """An additive mask of -inf is part of many batches."""
     run = Run(tmp_path)

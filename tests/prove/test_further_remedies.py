@@ -7,6 +7,9 @@ import pytest
 
 import prove
 from stayfinite.findings.trial import ProofReport, Tried
+from stayfinite.launch.options import Options
+from stayfinite.launch.trial import run_trial
+from stayfinite.prove.trial import Plan, TrialResult
 
 HEAD = "import torch\nfrom torch import nn\n\ntorch.manual_seed(0)\n"
 STEP = "    opt.zero_grad()\n    loss.backward()\n    opt.step()\n"
@@ -142,6 +145,78 @@ for step in range(6):
     + STEP
     + "bad = not torch.isfinite(net.weight).all()\n"
 )
+TRUST = (
+    HEAD
+    + """
+
+class Trust(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                ratio = p.norm() / p.grad.norm()
+                p.sub_(group["lr"] * ratio * p.grad)
+
+
+net, unused = nn.Linear(4, 1), nn.Parameter(torch.ones(3))
+opt = Trust([*net.parameters(), unused], 0.01)
+for step in range(3):
+    loss = net(torch.randn(8, 4)).square().mean() + 0 * unused.sum()
+"""
+    + STEP
+    + "bad = not torch.isfinite(unused).all()\n"
+)
+SHARES = (
+    HEAD
+    + """net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(8):
+    x = torch.rand(8, 4)
+    if step % 3 == 2:
+        x[5] = 0.0
+    loss = (net(x) / x.sum(1, keepdim=True)).square().mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+TWICE_THE_SAME_POINT = (
+    HEAD
+    + """length = nn.Parameter(torch.zeros(()))
+opt = torch.optim.SGD([length], 0.01)
+for step in range(4):
+    x = torch.tensor([-1.0, 0.0, 1.5, 0.0] if step > 1 else [-1.0, 0.0, 1.5, 3.0])
+    K = torch.exp(-0.5 * (x[:, None] - x[None, :]) ** 2 / length.exp())
+    L = torch.linalg.cholesky(K)
+    loss = torch.cholesky_solve(x.sin()[:, None], L).square().sum() + L.diagonal().log().sum()
+"""
+    + STEP
+    + "bad = False\n"
+)
+NEVER_WRITTEN = (
+    HEAD
+    + """torch.use_deterministic_algorithms(True)  # fills it with NaN, so that this fails every time
+net, gate = nn.Linear(4, 4), nn.Parameter(torch.empty(4))
+opt = torch.optim.SGD([*net.parameters(), gate], 0.01)
+for step in range(3):
+    loss = (net(torch.randn(8, 4)) * torch.tanh(gate)).square().mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(loss)\n"
+)
+COMES_TO_ZERO = (
+    HEAD
+    + """w = torch.ones(3, requires_grad=True)
+opt = torch.optim.SGD([w], 0.1)
+for step in range(12):
+    kept = (w > 0.35).float() * w
+    loss = w.sum() + 0.01 * torch.sqrt(kept).sum()
+"""
+    + STEP
+    + "bad = not torch.isfinite(w).all()\n"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,6 +243,16 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
         pytest.param(RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio"),
         pytest.param(UNIT, "eps-inside", ".clamp_min(1e-12).rsqrt()", id="unit"),
         pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
+        pytest.param(TRUST, "guarded-division", "p.norm() / p.grad.norm().clamp_min(1e-6)", id="trust"),
+        pytest.param(
+            TWICE_THE_SAME_POINT, "diagonal-jitter", "cholesky(K + 1e-4 * torch.eye(", id="same-point"
+        ),
+        # nan_to_num would leave the garbage that happens to be finite.
+        pytest.param(NEVER_WRITTEN, "zeroed-memory", "nn.Parameter(torch.zeros(4))", id="never-written"),
+        # A floor of 1e-6 is finite, too, but the update that it gives ruins the weights.
+        pytest.param(
+            SHARES, "guarded-division", "torch.where((divisor := x.sum(1, keepdim=True)) == 0", id="shares"
+        ),
     ],
 )
 def test_it_is_cured_at_its_line(text: str, remedy: str, line: str, tmp_path: Path) -> None:
@@ -187,3 +272,20 @@ def test_a_bound_that_leaves_moments_that_are_not_finite_is_not_enough(tmp_path:
 def test_moments_that_came_in_bad_begin_anew(tmp_path: Path) -> None:
     report, _ = proof(tmp_path, MOMENTS)
     assert report.proved is not None and report.proved.remedy == "fresh-moments"
+
+
+def test_another_course_of_the_weights_is_no_word_against_a_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a tenth of the rate the weights do not come to 0 in time. And the steps before are not followed op by op."""
+    followed: list[int | None] = []
+
+    def noted(options: Options, state: Path, plan: Plan, seconds: float) -> TrialResult:
+        followed.append(plan.follow_from)
+        return run_trial(options, state, plan, seconds)
+
+    monkeypatch.setattr(prove, "run_trial", noted)
+    report, tried = proof(tmp_path, COMES_TO_ZERO)
+    assert tried["lower-rate"].verdict == "unclear" and "another course" in tried["lower-rate"].reason
+    assert not report.worthless and report.proved is not None and report.proved.remedy == "eps-inside"
+    assert followed[0] is None and len(followed) > 4 and set(followed[1:]) == {5}  # it fails in step 7

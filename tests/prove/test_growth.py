@@ -94,6 +94,21 @@ def test_going_back_at_a_lower_rate_is_tried_over_the_same_steps(
 
 
 @needs_fork
+def test_the_rate_that_an_absurd_update_asks_for_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STAYFINITE_PROVE", raising=False)
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Block() for _ in range(4)], nn.Linear(8, 1))
+    incident, same = first_failure(tmp_path, model, squared, 1e9)
+    tried = {one.remedy: one for one in incident.tried}
+    assert same and incident.findings[0].code == "RUN010"
+    assert incident.tried[0].remedy == "measured-rate" and incident.tried[0].verdict == "proved"
+    assert incident.tried[0].steps == 20 and "in place of 1e+09" in incident.tried[0].sentence
+    assert "bounded-growth" not in tried and not tried["lower-rate"].proved
+
+
+@needs_fork
 def test_the_steps_of_a_watched_loop_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its own body, with its own update, its own counter and its own schedule."""
     monkeypatch.delenv("STAYFINITE_PROVE", raising=False)

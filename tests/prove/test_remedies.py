@@ -44,6 +44,14 @@ x = torch.randn(64, 8)
 """
     + LOOP.format(steps=40, loss="(net(x) - x.sum(1, keepdim=True)).pow(2).mean()")
 )
+ABSURD_RATE = (
+    HEAD
+    + """layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.LeakyReLU(0.2))]
+net = nn.Sequential(*layers, nn.Linear(8, 1))
+opt = torch.optim.Adam(net.parameters(), 1e12)
+"""
+    + LOOP.format(steps=12, loss="net(torch.randn(16, 8)).pow(2).mean()")
+)
 SCALE_ENDED = (
     HEAD
     + """net = nn.Linear(4, 1)
@@ -150,6 +158,15 @@ def test_the_rate_that_a_checkpoint_brought_is_put_back(tmp_path: Path) -> None:
     report, tried = proof(tmp_path, RESUMED)
     assert report.proved is not None and report.proved.remedy == "reapplied-rate"
     assert tried["lower-rate"].verdict == "failed"
+
+
+def test_the_rate_is_taken_from_the_size_of_the_update(tmp_path: Path) -> None:
+    """A tenth and a hundredth of 1e12 fail as well; bounding what blocks give would hide one absurd update."""
+    report, tried = proof(tmp_path, ABSURD_RATE)
+    assert report.proved is not None and report.proved.remedy == "measured-rate"
+    assert "in place of 1e+12" in report.proved.sentence and report.proved.steps >= 5
+    assert not any(one.proved for name, one in tried.items() if name != "measured-rate")
+    assert "bounded-growth" not in tried and tried["much-lower-rate"].verdict == "failed"
 
 
 def test_a_scale_that_has_become_nothing_gets_a_floor(tmp_path: Path) -> None:

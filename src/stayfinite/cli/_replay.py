@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,9 @@ def replay(asked: Request) -> int:
     for difference in capsule.differences(kept.facts):
         click.echo(f"Differs  {difference}")
     try:
-        if kept.kind == "step" and asked.script is None:
+        if kept.kind == "step" and asked.factory is not None:
             return _replay_step(asked, incident, kept)
-        return _replay_script(asked, incident, kept.facts)
+        return _replay_script(asked, incident, _script_of(asked, kept.facts))
     except (DoesNotApply, capsule.NotPlain) as reason:
         raise click.UsageError(str(reason)) from None
 
@@ -59,41 +60,79 @@ def replay(asked: Request) -> int:
 # -- a script --------------------------------------------------------------------------------------------
 
 
+def _script_of(asked: Request, facts: dict[str, Any]) -> dict[str, Any]:
+    """How the script was started that failed, under `stayfinite run` or with a guard of its own."""
+    if facts["kind"] == "script":
+        return facts
+    started = facts.get("script")
+    if isinstance(started, dict):
+        return started
+    wanted = facts.get("function", "module:function")
+    raise click.UsageError(
+        f"this step was made by {wanted}, in a process that was no script: --step MODULE:FUNCTION gives "
+        "(model, loss function) to run it with"
+        + (
+            "; without that a patch could not be proved again, and none is written"
+            if asked.apply_patch
+            else ""
+        )
+    )
+
+
 def _replay_script(asked: Request, incident: Incident, facts: dict[str, Any]) -> int:
     from stayfinite.launch.repeated import repeat
-    from stayfinite.prove.patching import apply
 
-    if facts.get("kind") != "script":
-        raise click.UsageError("this is the capsule of a step: --step MODULE:FUNCTION replays it")
     script = str(asked.script) if asked.script is not None else None
-    patched = apply(incident.patch or "", asked.script) if asked.apply_patch else []
+    if asked.apply_patch:
+
+        def proves() -> tuple[bool, str]:
+            seen = repeat(facts, incident, asked.limit, script)
+            if not seen.ran:
+                return False, seen.reason
+            return not seen.failures, _instead(seen)
+
+        return _apply(asked, incident, facts, proves, "the patched script runs without a bad value")
     if asked.test is not None:
         _write_test(asked.test, incident, facts)
-    if not asked.apply_patch:
-        seen = repeat(facts, incident, asked.limit, script)
-        if not seen.ran:
-            click.echo(f"Not run  {seen.reason}")
-            return 1
-        again = seen.has(incident)
-        click.echo(
-            "Reproduced: the same failure at the same line."
-            if again
-            else f"Not reproduced: {_instead(seen)}."
-        )
-        _show(seen.incidents[:1], asked)
-        return 0 if again else 1
+    seen = repeat(facts, incident, asked.limit, script)
+    if not seen.ran:
+        click.echo(f"Not run  {seen.reason}")
+        return 1
+    again = seen.has(incident)
+    click.echo(
+        "Reproduced: the same failure at the same line." if again else f"Not reproduced: {_instead(seen)}."
+    )
+    _show(seen.incidents[:1], asked)
+    return 0 if again else 1
+
+
+def _apply(
+    asked: Request,
+    incident: Incident,
+    facts: dict[str, Any],
+    proves: Callable[[], tuple[bool, str]],
+    proved: str,
+) -> int:
+    """Write the patch, prove it on the patched source, take it back if it does not help."""
+    from stayfinite.prove.patching import apply
+
+    patched = apply(incident.patch or "", asked.script)
+    if asked.test is not None:
+        _write_test(asked.test, incident, facts)
     for one in patched:
         one.write()
     click.echo("Patched  " + ", ".join(f"{one.file} (as it was: {one.backup.name})" for one in patched))
-    seen = repeat(facts, incident, asked.limit, script)
-    if seen.ran and not seen.failures:
-        click.echo("Proved again: the patched script runs without a bad value.")
-        return 0
-    for one in patched:
-        one.take_back()
-    why = seen.reason if not seen.ran else _instead(seen)
-    click.echo(f"Taken back: {why}. The source is as it was.")
-    return 1
+    cured, why = False, "it was interrupted"
+    try:
+        cured, why = proves()
+    finally:
+        if not cured:
+            for one in patched:
+                one.take_back()
+            click.echo(f"Taken back: {why}. The source is as it was.")
+    if cured:
+        click.echo(f"Proved again: {proved}.")
+    return 0 if cured else 1
 
 
 def _instead(seen: Any) -> str:
@@ -113,6 +152,8 @@ def _write_test(path: Path, incident: Incident, facts: dict[str, Any]) -> None:
         path.write_text(incident.test, encoding="utf-8")
         click.echo(f"Test     {path}")
         return
+    if "target" not in facts:
+        raise click.UsageError("no test can be written: the failing expression needs more than plain values")
     why = incident.findings[0].message if incident.findings else "a bad value"
     line = incident.birth.line if incident.birth is not None else None
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,20 +174,22 @@ def _show(incidents: list[Incident], asked: Request) -> None:
 
 
 def _replay_step(asked: Request, incident: Incident, kept: Any) -> int:
-    from stayfinite.prove.step_replay import WrongFactory, step_again
+    if asked.apply_patch:
 
-    if asked.apply_patch or asked.test is not None:
-        raise click.UsageError("--apply and --test are for scripts that were run by `stayfinite run`")
-    if asked.factory is None:
-        wanted = kept.facts.get("function", "module:function")
-        raise click.UsageError(
-            f"this step was made by {wanted}: --step MODULE:FUNCTION gives (model, loss function)"
+        def proves() -> tuple[bool, str]:
+            failed = _step_again(asked, kept)  # nothing of the patched source was imported before
+            born = failed.birth if failed is not None else None
+            return (
+                failed is None,
+                f"the step still fails, at line {born.line}" if born is not None else "it fails",
+            )
+
+        return _apply(
+            asked, incident, kept.facts, proves, "the step of the capsule is finite with the patched source"
         )
-    try:
-        factory = _imported(asked.factory)
-        failed = step_again(kept, factory, float32=asked.float32, sample=asked.sample)
-    except WrongFactory as wrong:
-        raise click.UsageError(str(wrong)) from None
+    if asked.test is not None:
+        _write_test(asked.test, incident, kept.facts)
+    failed = _step_again(asked, kept)
     if failed is None:
         click.echo("Not reproduced: the step is finite" + (" in float32." if asked.float32 else "."))
         return 1
@@ -155,6 +198,15 @@ def _replay_step(asked: Request, incident: Incident, kept: Any) -> int:
     click.echo("Reproduced: the same failure at the same line." if same else "It fails, but elsewhere.")
     _show([failed], asked)
     return 0 if same or there is None else 1
+
+
+def _step_again(asked: Request, kept: Any) -> Incident | None:
+    from stayfinite.prove.step_replay import WrongFactory, step_again
+
+    try:
+        return step_again(kept, _imported(asked.factory or ""), float32=asked.float32, sample=asked.sample)
+    except WrongFactory as wrong:
+        raise click.UsageError(str(wrong)) from None
 
 
 def _imported(name: str) -> Any:

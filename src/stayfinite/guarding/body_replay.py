@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.findings.mechanism.classify import judge
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.loop_body import LoopBody
@@ -52,7 +50,7 @@ class BodyReplay(TrialReplay):
             found = self.evidence()
             if found is None and self._bad:
                 found = FailedStep(0, "state", "gradient")
-            failures = [replace(found, judged=judge(found))] if found is not None else []
+            failures = [found] if found is not None else []
             losses, applied = list(self._losses), self._applied
             if not failures and healthy is not None:
                 steps = 1

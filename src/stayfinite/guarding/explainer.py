@@ -22,6 +22,7 @@ from stayfinite.guarding.step_capsule import write_step_capsule
 from stayfinite.observers.gradients import gradient_facts
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.replay.incident import to_incident
+from stayfinite.replay.tracer import is_followed
 from stayfinite.report.refusal import cause_and_fix
 from stayfinite.watch.environment import environment
 
@@ -45,16 +46,17 @@ class Explainer:
         self._proofs.healthy(attempt)
 
     def wants_replay(self, refusal: Refusal) -> bool:
-        """The first of a streak is followed op by op; the rest would only say the same again."""
+        """The first of a streak is followed op by op; the rest would only say the same again, and so would a step that
+        somebody follows already."""
         of_the_step = refusal.refused.bad_update or refusal.refused.trigger in ("loss", "gradient")
-        return self.locates and of_the_step and refusal.first
+        return self.locates and of_the_step and refusal.first and not is_followed()
 
     may_repeat_in_place = True
     """May a loop's body run again in this very process where it cannot be done in a sandboxed child?"""
 
     def may_follow(self, refusal: Refusal) -> bool:
         """The steps after an unlocated one are followed op by op, unless locating is off."""
-        return self.locates and refusal.refused.trigger in ("loss", "gradient")
+        return self.locates and refusal.refused.trigger in ("loss", "gradient") and not is_followed()
 
     def replay(self, attempt: Attempt) -> FailedStep | None:
         """Call the step's functions again, from the same state and random numbers, under the tracer."""
@@ -104,11 +106,12 @@ class Explainer:
         """Explain what happened, keep it with the run, and show it the first time. `not_located`: why it was not."""
         reporter = self._run.reporter
         action = result.action if result.action in ACTIONS else "none"
-        result.incident = self._explain(refused, evidence, action)
+        failed = self._completed(refused, evidence)
+        result.incident = self._explain(failed, action)
         result.incident.not_located = not_located
         if not self._lost:
             with self._run.observers.paused():
-                self._proofs.look_into(result.incident, evidence, attempt)
+                self._proofs.look_into(result.incident, failed, attempt)
         folder = reporter.of_incident(result.incident, goes_on=goes_on)
         if folder is not None and self._proofs.on:
             self._keep_capsule(folder, result.incident, attempt)
@@ -143,7 +146,7 @@ class Explainer:
     def bad_state(self, action: str) -> None:
         """State was found bad between two steps: an incident of its own."""
         refused = facts.of_state(self._run.reporter.step, self._run.health)
-        self._run.reporter.of_incident(self._explain(refused, None, action), goes_on=False)
+        self._run.reporter.of_incident(self._explain(self._completed(refused, None), action), goes_on=False)
 
     def drifted(self, seen: FailedStep) -> None:
         """Replicas that were equal no longer are: an incident of its own."""
@@ -179,8 +182,8 @@ class Explainer:
             "before",
         )
 
-    def _explain(self, refused: FailedStep, evidence: FailedStep | None, action: str) -> Incident:
-        """The incident: what the guard saw, and where a replay shows more, that too."""
+    def _completed(self, refused: FailedStep, evidence: FailedStep | None) -> FailedStep:
+        """What the guard saw, and where a replay shows more, that too; with all that is known of the run."""
         run = self._run
         step = run.observers.complete(replace(refused, reproduced=None if evidence is None else True))
         if evidence is not None:
@@ -197,6 +200,10 @@ class Explainer:
                 if evidence.growth is not None
                 else None,
             )
+        return step
+
+    def _explain(self, step: FailedStep, action: str) -> Incident:
+        run = self._run
         incident = to_incident(step, explain(step), environment(run.device), action)
         incident.history = run.reporter.lines
         incident.world_size = world_size()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stayfinite.findings.update_size import MANY_TIMES
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.inspection import Inspection
@@ -74,7 +75,7 @@ class Maintenance:
         look = due.check_every > 0 and step > 0 and step % due.check_every == 0
         if copy or look:
             good = self._inspection.look(before_copy=copy)
-            if copy and good and self._probe_agrees(step):
+            if copy and good and self._update_was_ordinary(step) and self._probe_agrees(step):
                 self._keep(step, self._inspection.alike)
         if due.save_every and step and step % due.save_every == 0:
             self._save_if_possible()
@@ -82,6 +83,19 @@ class Maintenance:
     def _keep_if_good(self, step: int) -> None:
         if self._inspection.look() and self._probe_agrees(step):
             self._keep(step)
+
+    def _update_was_ordinary(self, step: int) -> bool:
+        """Weights that one update has moved by many times their size are finite, and nothing to go back to. What one of
+        several ranks measures decides nothing."""
+        moved = None if self._run.ranks.together else self._watcher.pending_update()
+        if moved is None or moved < MANY_TIMES or not self._recovery.last_good.available:
+            return True
+        self._reporter.tell(
+            "warning",
+            f"the state of step {step} does not become the last good one: the update before it was {moved:.2g} times "
+            "as large as the weights",
+        )
+        return False
 
     def _probe_agrees(self, step: int) -> bool:
         """May the state as it is now become the one to go back to? The same answer on every rank."""

@@ -58,6 +58,7 @@ class StepProof:
 
     recovery: Recovery
     attempt: Attempt
+    failed: FailedStep  # with all that is known of the run
     healthy: Window | None
     seconds: float
     say: Callable[[str], None]
@@ -66,7 +67,7 @@ class StepProof:
     )
     latest: Sequence[PastStep] = ()  # the last applied steps, also those before the copy
 
-    def prove(self, incident: Incident, evidence: FailedStep) -> None:
+    def prove(self, incident: Incident) -> None:
         """Say who is to blame, which samples, and what helps; written into the incident."""
         reason = self._obstacle()
         if reason is not None:
@@ -78,15 +79,15 @@ class StepProof:
         if places is not None:
             report.blame = blame(places)
         # In a sick state any sample fails: none of them is to be named.
-        culprits = self._culprits(evidence) if report.blame not in ("flaky", "state") else None
+        culprits = self._culprits() if report.blame not in ("flaky", "state") else None
         if report.blame != "flaky":
-            for_steps = _SHARE_OF_STEPS[report.blame == "state"] if self._by_size(evidence) else 0.0
+            for_steps = _SHARE_OF_STEPS[report.blame == "state"] if self._by_size() else 0.0
             end_of_trials = end - (end - time.monotonic()) * for_steps
             tried = Counterfactual(
                 self._trial, max(1.0, end_of_trials - time.monotonic()), self.say, past=False
             )
             report = replace(tried.report(), blame=report.blame)
-            if report.blame in ("state", "both") and tried.case is not None and self._by_size(evidence):
+            if report.blame in ("state", "both") and tried.case is not None and self._by_size():
                 self._try_rates(report, tried, places, end)
         self._add_samples(report, culprits)
         if report.proved is not None and report.remark.startswith("nothing proved"):
@@ -124,9 +125,9 @@ class StepProof:
             return TrialReplay(self.recovery, self.attempt)
         return BodyReplay(self.recovery, self.attempt, self.attempt.body, texts or {})
 
-    def _by_size(self, evidence: FailedStep) -> bool:
+    def _by_size(self) -> bool:
         """What fails is too large: then a rate, or growth, may be the cause."""
-        judged = judge(evidence)
+        judged = judge(self.failed)
         return bool(judged) and judged[0].how.kind in _BY_SIZE
 
     def _try_rates(
@@ -214,7 +215,14 @@ class StepProof:
         except NotInMemory as reason:
             result = TrialResult(error=str(reason))
         result.values, result.learns, result.inputs = record.values, record.learns, record.inputs
+        result.failures = [replace(one, judged=judge(one)) for one in map(self._with_facts, result.failures)]
         return result
+
+    def _with_facts(self, found: FailedStep) -> FailedStep:
+        """A failure of the replay is one of this run: a judge may ask for its scaler, or for its updates."""
+        run, now = self.failed.run, self.failed.step
+        history = tuple(replace(record, step=record.step - now) for record in run.history)
+        return replace(found, run=replace(run, history=history))
 
     def _blame(self) -> Replays | None:
         """This batch and another one, in the present state and in the last good one; this one three times."""
@@ -242,14 +250,14 @@ class StepProof:
         """Whether these losses, their gradients or the update are bad. `keep`: from the state as it is now."""
         return self._replay().fails(calls, from_now=keep)
 
-    def _culprits(self, evidence: FailedStep) -> tuple[list[int], bool] | None:
+    def _culprits(self) -> tuple[list[int], bool] | None:
         """The samples that fail alone, and whether the rest of the batch is finite without them."""
         calls = [spread(call) for call in self._calls(self.attempt.window)]
         count = batch_size(calls[0]) if len(calls) == 1 else None
         if count is None or count < 2:
             return None
         self.say("asking which samples fail")
-        born = evidence.birth.birth.samples if evidence.birth is not None else ()
+        born = self.failed.birth.birth.samples if self.failed.birth is not None else ()
 
         def ask() -> Json:
             asked = Samples(lambda chosen: self._fails([with_samples(calls[0], chosen, count)]))

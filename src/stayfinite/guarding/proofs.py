@@ -63,17 +63,17 @@ class StepProofs:
         recovery = self._run.recovery
         return recovery.last_good.taken, recovery.ladder.counters.rollbacks
 
-    def look_into(self, incident: Incident, evidence: FailedStep | None, attempt: Attempt) -> None:
+    def look_into(self, incident: Incident, failed: FailedStep, attempt: Attempt) -> None:
         """Try remedies on the step, if it is time for that."""
         if self._settings.when == "off" or self._run.recovery.ladder is None:
             return
-        if evidence is not None and evidence.birth is not None:
-            self._waiting = (evidence, attempt)
+        if failed.birth is not None:
+            self._waiting = (failed, attempt)
         if self._waiting is None or (self._settings.when == "stop" and incident.action != "stop"):
             return
-        body, (evidence, attempt), self._waiting = attempt.body, self._waiting, None
+        body, (failed, attempt), self._waiting = attempt.body, self._waiting, None
         attempt.body = body
-        birth = evidence.birth.birth if evidence.birth is not None else None
+        birth = failed.birth.birth if failed.birth is not None else None
         place = (birth.file, birth.line) if birth is not None else (None, None)
         if place in self._known:
             return
@@ -84,6 +84,7 @@ class StepProofs:
         proof = StepProof(
             self._run.recovery,
             attempt,
+            failed,
             self._past.newest,
             self._settings.seconds,
             lambda text: reporter.note("proof", text=text),
@@ -91,7 +92,7 @@ class StepProofs:
             self._past.latest(),
         )
         try:
-            proof.prove(incident, evidence)
+            proof.prove(incident)
         except Exception as error:  # noqa: BLE001 - a proof that fails must not end the training it is for
             incident.proof_remark = f"trying remedies failed: {type(error).__name__}: {error}"
 

@@ -12,7 +12,7 @@ from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.guarding.past_steps import FURTHER
 from stayfinite.guarding.trajectory import Course, Trajectory, stays_past, still_grows
 from stayfinite.prove.attempted import Attempted
-from stayfinite.remedies.remedy import Case, Remedy, all_remedies
+from stayfinite.remedies.remedy import Case, Remedy, prescriptions
 
 
 class RateTrials:
@@ -80,9 +80,9 @@ class RateTrials:
 
     def _fitting(self, *, over_steps: bool) -> list[Remedy]:
         """Those that change no training step that is healthy, or those that change every one."""
-        of_updates = [one for one in all_remedies() if one.of_updates and one.trains_otherwise]
-        chosen = [one for one in all_remedies() if one.over_steps] if over_steps else of_updates
-        found = [one for one in chosen if one.fits(self._case)]
+        fitting = [one.remedy for one in prescriptions(self._case)]
+        of_updates = [one for one in fitting if one.of_updates and one.trains_otherwise]
+        found = [one for one in fitting if one.over_steps] if over_steps else of_updates
         return sorted(found, key=lambda one: (one.rank, one.name))
 
     def _ahead(self, one: Tried, attempted: Mapping[str, Attempted], *, by_growth: bool) -> Tried:

@@ -1,8 +1,11 @@
-"""The capsule of a refused step: its arguments, the state before it, random numbers and the source on its path."""
+"""The capsule of a refused step: its arguments, the state before it, random numbers and the source on its path; for the
+step of a watched loop, which has no arguments, how the script was started."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from pathlib import Path
 
 import torch
@@ -12,6 +15,7 @@ from torch.optim import Optimizer
 from stayfinite.findings import Incident, Json
 from stayfinite.findings.jsonable import jsonable
 from stayfinite.guarding.attempt import Attempt
+from stayfinite.guarding.process_start import started_script
 from stayfinite.prove import capsule
 from stayfinite.recover.rng import RngState
 from stayfinite.recover.state import TrainingState
@@ -21,8 +25,10 @@ def write_step_capsule(
     folder: Path, incident: Incident, attempt: Attempt, state: TrainingState, rng: RngState | None
 ) -> str | None:
     """Write it next to the incident; a sentence where something was left out or nothing could be kept."""
-    calls = attempt.window.calls
+    calls, started = attempt.window.calls, started_script()
     if not calls:
+        if started is not None:
+            capsule.write(folder, started, {}, sorted({*_on_the_path(incident), _main_file()}))
         return None
     before = rng or RngState.capture()
     arguments: dict[str, Tensor] = {}
@@ -33,7 +39,7 @@ def write_step_capsule(
         if inspect.isfunction(function) or inspect.ismethod(function)
         else None
     )
-    path = {step.file for step in incident.path if step.file} | {file}
+    path = _on_the_path(incident) | {file}
     facts: dict[str, Json] = {
         "kind": "step",
         "step": incident.step,
@@ -45,6 +51,7 @@ def write_step_capsule(
         "optimizers": [_settings(optimizer) for optimizer in state.optimizers],
         "scale": float(state.scaler.get_scale()) if state.scaler is not None else None,
         "training": {name: model.training for name, model in state.models.items()},
+        **({"script": started} if started is not None else {}),
     }
     models: dict[str, Tensor] = {}
     for name, model in state.models.items():
@@ -58,6 +65,15 @@ def write_step_capsule(
     }
     left_out = capsule.write(folder, facts, tensors, sorted(one for one in path if one))
     return "; ".join(left_out) or None
+
+
+def _on_the_path(incident: Incident) -> set[str]:
+    born = {incident.birth.file} if incident.birth is not None and incident.birth.file else set()
+    return born | {step.file for step in incident.path if step.file}
+
+
+def _main_file() -> str:
+    return os.path.realpath(str(getattr(sys.modules["__main__"], "__file__", "")))
 
 
 def _autocast(state: TrainingState) -> dict[str, Json]:

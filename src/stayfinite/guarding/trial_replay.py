@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
-from stayfinite.findings.mechanism.classify import judge
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.locate import Replay
 from stayfinite.prove.trial import TrialResult
@@ -43,7 +41,7 @@ class TrialReplay(Replay):
                 with self.following(None):
                     self.try_update(self._update)
                 found, applied = self.evidence(), 1
-            failures = [replace(found, judged=judge(found))] if found is not None else []
+            failures = [found] if found is not None else []
         steps = 0
         if not failures and healthy is not None:
             steps = 1

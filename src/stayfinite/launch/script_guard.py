@@ -23,6 +23,7 @@ class ScriptExplainer(Explainer):
 
     tell: Callable[[FailedStep, FailedStep | None, StepResult, str], None]
     tell_mended: Callable[[], None]
+    tell_bad_state: Callable[[], None]
     tell_drift: Callable[[FailedStep], None]
     may_repeat_in_place = False
     """The script would see it (counters, prints): a second run of it in a sandbox locates the failure instead."""
@@ -42,6 +43,11 @@ class ScriptExplainer(Explainer):
     def mended(self) -> None:
         super().mended()
         self.tell_mended()
+
+    def bad_state(self, action: str) -> None:
+        """Repaired or not, it is a failure of the script: a second run shows where it came from."""
+        super().bad_state(action)
+        self.tell_bad_state()
 
     def drifted(self, seen: FailedStep) -> None:
         self.say_drift(seen)

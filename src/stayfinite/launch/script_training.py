@@ -195,6 +195,7 @@ class ScriptTraining:
             prove="off",  # when the script is over, in a process of its own
         )
         guard.explainer.tell, guard.explainer.tell_mended = self._refused, self._mended
+        guard.explainer.tell_bad_state = self._state_was_bad
         guard.explainer.tell_drift = self.drifts.append
         self._guard, self._loop = guard, guard.loop
         self._detector.guarded = True
@@ -326,6 +327,10 @@ class ScriptTraining:
     def _mended(self) -> None:
         """A step that was not applied had left bad buffers."""
         self.mended += 1
+        self._detector.buffers_were_bad(self._observers.history.step)
+
+    def _state_was_bad(self) -> None:
+        """Found by a look at all state: the steps since the last one left it so."""
         self._detector.buffers_were_bad(self._observers.history.step)
 
     def _refused(

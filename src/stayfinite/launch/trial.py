@@ -77,6 +77,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     asked = beginning.restore() or {}
     if plan.until is not None:
         asked["stop_after_step"] = plan.until
+    if plan.follow_from is not None:
+        asked["trace_from_step"] = plan.follow_from
     session = Session(_traced(options, asked))
     arranged = ArrangedStep(plan.arrangement, session) if plan.arrangement is not None else None
     record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)
@@ -155,12 +157,14 @@ def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> T
     failures = []
     for suspicion in session.failures():
         step = suspicion.evidence or FailedStep(suspicion.step, "state", suspicion.kind)
-        failures.append(replace(session.observers.complete(step), judged=judge(step)))
+        step = session.observers.complete(step)  # a judge may ask what the run did: its scaler, its updates
+        failures.append(replace(step, judged=judge(step)))
     error = outcome.error
     return TrialResult(
         failures=failures,
         error=f"{type(error).__name__}: {error}"[:300] if error is not None else None,
         losses=[(r.step, r.loss) for r in session.history.whole if r.loss is not None],
+        moved=[(r.step, r.update_ratio) for r in session.history.whole if r.update_ratio is not None],
         steps=session.history.step,
         values=record.values,
         learns=record.learns,

@@ -64,6 +64,16 @@ def _is_autocast(value: Any) -> bool:
     )
 
 
+def _is_script(value: Any) -> bool:
+    """How a script was started, inside of another capsule: all of it, or nothing."""
+    return (
+        isinstance(value, dict)
+        and value.get("kind") == "script"
+        and complaint(value) is None
+        and not missing(value)
+    )
+
+
 _COMMON: Final[Mapping[str, Callable[[Any], bool]]] = {
     "sources": _table_of(_is_text),
     "versions": _table_of(_is_text),
@@ -90,6 +100,7 @@ _OF_KIND: Final[Mapping[str, Mapping[str, Callable[[Any], bool]]]] = {
         "clip": lambda value: value is None or _is_number(value),
         "training": _table_of(lambda value: isinstance(value, bool)),
         "optimizers": _list_of(lambda value: isinstance(value, dict)),
+        "script": _is_script,
     },
 }
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {

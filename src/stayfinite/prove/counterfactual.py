@@ -14,7 +14,15 @@ from torch import Tensor
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.prove.attempted import Attempted, patch_of, quality, reach
 from stayfinite.prove.expression import distortion, looked_at
-from stayfinite.prove.judgement import moves, postponed, was_rounded_to_zero, why_failed, works
+from stayfinite.prove.judgement import (
+    leaves_the_update,
+    moves,
+    postponed,
+    ruins_the_weights,
+    was_rounded_to_zero,
+    why_failed,
+    works,
+)
 from stayfinite.prove.stage import (
     Stage,
     case_at,
@@ -29,6 +37,7 @@ from stayfinite.prove.stage import (
 from stayfinite.prove.standalone import names_of, place_of, standalone
 from stayfinite.prove.trial import Plan, Run, TrialResult
 from stayfinite.prove.two_by_two import TwoByTwo
+from stayfinite.remedies.measured_rate import MeasuredRate
 from stayfinite.remedies.remedy import Case, Prescription, prescriptions
 from stayfinite.remedies.source import Edit, SourceSite, edited
 
@@ -36,6 +45,7 @@ _NULL_RUNS, _CONTROLS, _DEPTH = 3, 2, 3
 _SEED = 20240229
 _POPULAR_TRIED = 3
 _FURTHER_STEPS = 20
+_FOLLOWED_BEFORE = 2  # steps
 MOVES_TOO_MUCH = 0.01  # of their size: so far healthy values may not move
 
 
@@ -50,6 +60,7 @@ class Counterfactual:
         self._run, self._end, self._say = run, time.monotonic() + seconds, say
         self._seconds = seconds
         self._until: int | None = None
+        self._follow_from: int | None = None
         self._looked: dict[tuple[object, ...], TrialResult] = {}
         self._done: list[Attempted] = []
         self._remark = ""
@@ -64,7 +75,9 @@ class Counterfactual:
             return ProofReport(remark=nothing_failed(null[0]))
         place = stage.judged.birth.birth
         until = stage.step.step + 1  # where it fails is known now
-        null += [self._trial(Plan(until=until)) for _ in range(_NULL_RUNS - 1) if self._left() > 0]
+        late = self._followed_late(stage, until) if self._past else None
+        null += [late] if late is not None else []
+        null += [self._trial(Plan(until=until)) for _ in range(_NULL_RUNS - len(null)) if self._left() > 0]
         ran = [one for one in null if one.ended == "finished"]  # one that had no time says nothing
         failed = sum(stage_of(one, (place.file, place.line)) is not None for one in ran)
         report = ProofReport(file=place.file, line=place.line)
@@ -80,6 +93,7 @@ class Counterfactual:
         self._until = stage.step.step + _FURTHER_STEPS
         self._try_all(stage)
         self._judge_gradients()
+        self._judge_updates()
         report.tried = [one.tried for one in sorted(self._done, key=quality)]
         best = next(
             (one for one in sorted(self._done, key=quality) if one.tried.proved and not one.tried.control),
@@ -100,6 +114,25 @@ class Counterfactual:
         elif best is None and not report.remark:
             report.remark = f"nothing proved: {self._why_nothing()}"
         return report
+
+    def _followed_late(self, stage: Stage, until: int) -> TrialResult | None:
+        """An untouched run that is followed from shortly before the failure on. If it shows the same birth, the steps
+        before need not be followed in any trial: that is most of what a late failure costs."""
+        first = stage.step.step - _FOLLOWED_BEFORE
+        if first < _FOLLOWED_BEFORE or self._left() <= 0:
+            return None
+        result = self._trial(Plan(until=until, follow_from=first))
+        place = stage.judged.birth.birth
+        again = stage_of(result, (place.file, place.line))
+        same = (
+            again is not None
+            and not fails_elsewhere(again, stage)
+            and again.judged.how.kind is stage.judged.how.kind
+        )
+        if not same:
+            return None
+        self._follow_from = first
+        return result
 
     def _why_nothing(self) -> str:
         if not self._done:
@@ -159,7 +192,15 @@ class Counterfactual:
     def _try_all(self, stage: Stage) -> None:
         case = self._case = case_at(stage)
         fitting = [one for one in prescriptions(case) if self._can_act(one, stage)]
-        order = sorted(fitting, key=lambda p: (p.remedy.leaves_steps_out, p.remedy.rank, p.remedy.name))
+        order = sorted(
+            fitting,
+            key=lambda p: (
+                not p.remedy.goes_first,
+                p.remedy.leaves_steps_out,
+                p.remedy.rank,
+                p.remedy.name,
+            ),
+        )
         for one in order:
             if self._over():
                 break
@@ -254,11 +295,20 @@ class Counterfactual:
         if verdict == "proved" and moved is not None and moved > MOVES_TOO_MUCH:
             verdict = "distorts"
         reason = why_failed(stage, result, place.line) if verdict == "failed" else moves(moved, verdict)
+        ruin = ruins_the_weights(stage, result) if verdict == "proved" else None
+        if ruin is not None:
+            verdict, reason = "distorts", ruin
         later = postponed(stage, result, case) if one.remedy.only_wider else None
         if later is not None:
             verdict, reason = "postpones", later
         elif verdict == "proved" and not one.remedy.is_cure:
             verdict, reason = "unclear", "finite, but what made the numbers so large is as it was"
+        elif verdict == "proved" and control and one.remedy.trains_otherwise:
+            # Every update is another one, so this is another course of the weights: no word on the place that failed.
+            verdict, reason = (
+                "unclear",
+                "finite, on another course of the weights that did not come to this place",
+            )
         tried = Tried(
             remedy=" + ".join(dict.fromkeys(r.name for r in names)),
             sentence="; ".join(dict.fromkeys(r.sentence for r in names)),
@@ -347,10 +397,25 @@ class Counterfactual:
                     reason="finite, but the failing sample gets no gradient any more",
                 )
 
+    def _judge_updates(self) -> None:
+        """Where the learning rate that an absurd update asks for cures, what leaves that update as it is does not."""
+        case = self._case
+        if case is None or not any(
+            one.tried.proved and MeasuredRate.name == one.tried.remedy for one in self._done
+        ):
+            return
+        for one in self._done:
+            reason = leaves_the_update(case, one.remedies) if one.tried.proved else None
+            if reason is not None and not one.tried.control:
+                one.tried = replace(one.tried, verdict="unclear", reason=reason)
+
     # -- time --------------------------------------------------------------------------------------------
 
     def _trial(self, plan: Plan) -> TrialResult:
-        result = self._run(replace(plan, until=plan.until or self._until), max(1.0, self._left()))
+        plan = replace(
+            plan, until=plan.until or self._until, follow_from=plan.follow_from or self._follow_from
+        )
+        result = self._run(plan, max(1.0, self._left()))
         self._longest = max(self._longest, result.seconds)
         return result
 

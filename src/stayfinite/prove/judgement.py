@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update
 from stayfinite.prove.stage import Stage
 from stayfinite.prove.trial import TrialResult
-from stayfinite.remedies.remedy import Case
+from stayfinite.remedies.measured_rate import MeasuredRate
+from stayfinite.remedies.remedy import Case, Remedy
 
 _TOO_LARGE: Final = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
 _GROWS_ON: Final = 10.0
@@ -45,6 +48,16 @@ def moves(moved: float | None, verdict: str) -> str:
     return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""
 
 
+def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:
+    """A division by next to nothing is finite, and so is its gradient: the update that it gives is no training."""
+    before = [moved for step, moved in stage.result.moved if step < stage.step.step]
+    after = [moved for step, moved in result.moved if step >= stage.step.step]
+    largest = max(after, default=0.0)
+    if largest < MANY_TIMES or max(before, default=0.0) >= MANY_TIMES:
+        return None
+    return f"finite, but an update then moves the weights by {largest:.2g} times their size"
+
+
 def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:
     """Why a wider dtype is no cure: finite now, it fails soon after, or what was too large goes on growing."""
     if result.ended != "finished" or result.error is not None:
@@ -64,3 +77,16 @@ def was_rounded_to_zero(case: Case) -> bool:
     if case.kind is not Kind.LOG_OF_ZERO or operand is None or not operand.learnt:
         return False
     return operand.made_by(*_SMOOTH, within=_NEAR) is not None
+
+
+def leaves_the_update(case: Case, remedies: Sequence[Remedy]) -> str | None:
+    """Why these are no cure where one update has ruined the weights: with them it is still larger than the weights."""
+    update = first_absurd_update(case.step)
+    changed = [one for one in remedies if one.of_updates]
+    if update is None or any(isinstance(one, MeasuredRate) or one.rate_factor is None for one in changed):
+        return None
+    left = update.moved * min((one.rate_factor or 1.0 for one in changed), default=1.0)
+    if left <= 1.0:
+        return None
+    size = f"{left:.2g} times as large as the weights" if math.isfinite(left) else "beyond what float32 holds"
+    return f"finite, but the update that ruined the weights is still {size}"

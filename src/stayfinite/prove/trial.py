@@ -34,6 +34,7 @@ class Plan:
     remedies: tuple[Remedy, ...] = ()
     failing: Sequence[Tensor | None] = ()
     until: int | None = None  # the last step of interest
+    follow_from: int | None = None  # the first step that is followed op by op; None: all of them
     arrangement: Arrangement | None = None
     names: tuple[str, ...] = ()  # of which the values are kept where the expression fails
 
@@ -51,6 +52,7 @@ class TrialResult:
     learns: bool | None = None
     inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for
     applied: int = 0  # updates that were made
+    moved: list[tuple[int, float]] = field(default_factory=list)  # by updates, in sizes of the weights
     left_bad: tuple[
         str, ...
     ] = ()  # parameters and moments that are not finite at the end, although no step failed

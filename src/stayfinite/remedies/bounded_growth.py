@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.update_size import largest_update
 from stayfinite.remedies.remedy import Case, Remedy
 
 LARGEST: Final = 256.0
@@ -28,9 +29,12 @@ class BoundedGrowth(Remedy):
     universal = True  # where values are too large anywhere, it helps
 
     def fits(self, case: Case) -> bool:
-        """The largest values came through repeated blocks, each of which enlarged them."""
+        """The largest values came through repeated blocks, each of which enlarged them: by themselves, not because one
+        update has made all weights absurd."""
         growth = case.step.growth
         repeated = growth.repeated(_LEAST_BLOCKS) if growth is not None else None
+        if largest_update(case.step) is not None:
+            return False
         return case.kind in self.kinds and repeated is not None and repeated[2] >= _LEAST_GAIN
 
     def applied(self) -> AbstractContextManager[object]:

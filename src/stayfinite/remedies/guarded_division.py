@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.floors import margin
-from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, argument, with_argument
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
+from stayfinite.remedies.source import Edit, SourceSite, argument, new_name, with_argument
 
 _COUNTS = ("count", "sum of a mask", "a count")
 
@@ -20,10 +21,21 @@ class GuardedDivision(Remedy):
     kinds = frozenset({
         Kind.DIVISION_BY_ZERO, Kind.CONSTANT_RESCALED, Kind.EMPTY_REDUCTION, Kind.FREQUENCY_ZERO, Kind.EXP_UNDERFLOW,
         Kind.ZERO_NORM, Kind.BOX_WITHOUT_SIZE, Kind.EPS_VANISHED, Kind.RATIO_INTO_LOG, Kind.SCALE_NOT_POSITIVE,
+        Kind.OPTIMIZER_DIVISION,
     })  # fmt: skip
     rank = 2
 
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        """A floor that is close to 0 may give an update as absurd as the division did: then 1 in place of each 0."""
+        yield from super().ways(case)
+        replaced = tuple(self._edits(case, zeros_only=True)) if case.site is not None else ()
+        if replaced and case.site is not None and list(replaced) != self.edits(case):
+            yield Prescription(self, case.site.file, replaced)
+
     def edits(self, case: Case) -> list[Edit]:
+        return self._edits(case, zeros_only=False)
+
+    def _edits(self, case: Case, *, zeros_only: bool) -> list[Edit]:
         site = case.site
         assert site is not None
         found: list[Edit] = []
@@ -31,7 +43,8 @@ class GuardedDivision(Remedy):
             divisor = argument(node, site, 1, "other")
             if divisor is None or isinstance(divisor, ast.Constant):
                 continue
-            text = with_argument(node, site, 1, self._guarded(case, divisor))
+            guarded = _without_zeros(site, divisor) if zeros_only else self._guarded(case, divisor)
+            text = with_argument(node, site, 1, guarded) if guarded is not None else None
             if text is not None:
                 found.append(site.replace(node, text))
         return found
@@ -44,6 +57,17 @@ class GuardedDivision(Remedy):
             return f"{term}.clamp(min=1)"
         negative = operand is not None and operand.negatives > 0
         if site.torch and (negative or isinstance(divisor, (ast.Name, ast.Attribute))):
-            code = site.code(divisor)
-            return f"{site.torch}.where({code} == 0, {site.torch}.ones_like({code}), {code})"
+            return _where(site.torch, site.code(divisor), site.code(divisor))
         return f"{term}.clamp_min({margin(case)})"
+
+
+def _without_zeros(site: SourceSite, divisor: ast.expr) -> str | None:
+    """The divisor is given a name at its place, so that it is computed once; a lambda has no place for one."""
+    if site.torch is None or isinstance(site.scope(divisor), ast.Lambda):
+        return None
+    name = new_name(site, "divisor")
+    return _where(site.torch, f"({name} := {site.code(divisor)})", name)
+
+
+def _where(torch: str, first: str, again: str) -> str:
+    return f"{torch}.where({first} == 0, {torch}.ones_like({again}), {again})"

@@ -20,9 +20,7 @@ class Imputed(Remedy):
 
     name = "imputed"
     sentence = "replace NaN and Inf by 0 where they come in, before anything is computed with them"
-    kinds = frozenset(
-        {Kind.CAME_IN, Kind.HIDDEN, Kind.ZERO_TIMES_INF, Kind.CONSTANT_COLUMN, Kind.UNINITIALISED}
-    )
+    kinds = frozenset({Kind.CAME_IN, Kind.HIDDEN, Kind.ZERO_TIMES_INF, Kind.CONSTANT_COLUMN})
     rank = 3
     universal = True
 
@@ -30,7 +28,6 @@ class Imputed(Remedy):
         return case.kind in self.kinds and case.birth.transition in (
             "deliberate",
             "outside",
-            "uninitialised",
             "inf->nan",
         )
 

@@ -9,7 +9,7 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.inlined import inlined
 from stayfinite.remedies.log_identities import is_known, log_of, log_of_one_minus
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure, new_name
 
 _LARGEST_EPS = 1e-4
 _LOGS = ("log", "log1p")
@@ -77,7 +77,7 @@ class _Logarithm:
             return self._site.code(node)
         known = next((edit for edit in self.kept if (edit.start, edit.end) == self._site.span(node)), None)
         if known is None:
-            name = _new_name(self._site, len(self.kept))
+            name = new_name(self._site, "inside", len(self.kept))
             known = Edit(*self._site.span(node), f"({name} := {self._site.code(node)})", statement=True)
             self.kept.append(known)
         return known.text[1:].partition(" ")[0]
@@ -293,14 +293,6 @@ def _is_number(node: ast.expr) -> bool:
     """math.sqrt(2 * math.pi): no tensor is in it."""
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     return names == {"math"}
-
-
-def _new_name(site: SourceSite, number: int) -> str:
-    """A name that the file does not use."""
-    used = {node.id for node in ast.walk(site.tree) if isinstance(node, ast.Name)}
-    return next(
-        name for name in (f"inside_{n}" if n else "inside" for n in range(number, 10_000)) if name not in used
-    )
 
 
 def _is_one(node: ast.expr) -> bool:

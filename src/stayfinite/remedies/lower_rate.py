@@ -16,10 +16,10 @@ class LowerRate(Remedy):
     sentence = "train at a tenth of the learning rate"
     kinds = DEPENDS_ON_SIZE
     popular, trains_otherwise, of_updates, rank = True, True, True, 8
-    factor = 0.1
+    rate_factor = 0.1
 
     def applied(self) -> AbstractContextManager[object]:
-        return scaled_rates(lambda number: self.factor)
+        return scaled_rates(lambda number: self.rate_factor)
 
 
 class MuchLowerRate(LowerRate):
@@ -30,4 +30,4 @@ class MuchLowerRate(LowerRate):
     kinds = frozenset({Kind.GROWN, Kind.ABSURD_PARAMETER, Kind.POWER_OVERFLOW})
     popular, rank = False, 9
     universal = True  # where a lower rate fits it is more of the same
-    factor = 0.01
+    rate_factor = 0.01

@@ -59,16 +59,18 @@ class Remedy:
     """One remedy. A subclass gives `edits` (of the source at the birth) or `applied` (around the whole run)."""
 
     name: ClassVar[str]  # "log-space"
-    sentence: ClassVar[str]  # what to do, to a person
+    sentence: str  # what to do, to a person
     kinds: ClassVar[frozenset[Kind]]
     popular: ClassVar[bool] = False  # what forums recommend for anything: shown when it fails
     rank: ClassVar[int] = 5  # among proved ones of equal distortion the smaller goes first: exact forms 1
+    goes_first: ClassVar[bool] = False  # that it fits is evidence by itself: tried while there is time
     universal: ClassVar[bool] = False  # helps against anything (a batch left out), so it is no control
     leaves_steps_out: ClassVar[bool] = False  # so it has cured nothing unless later steps train
     of_updates: ClassVar[bool] = False  # changes what the optimizer does
     over_steps: ClassVar[bool] = (
         False  # shows what it is worth over many steps only, not at the one that failed
     )
+    rate_factor: ClassVar[float | None] = None  # the learning rate that it ends at, if it changes that: 0.1
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
     only_wider: ClassVar[bool] = False  # more room for large numbers: if these grow on, it only postpones
     cuts_off: ClassVar[bool] = False  # what fails there gets no gradient, whatever else may be done about it

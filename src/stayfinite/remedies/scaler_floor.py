@@ -25,7 +25,6 @@ class ScalerFloor(Remedy):
             Kind.CAME_IN,
             Kind.UNKNOWN,
             Kind.OPTIMIZER_DIVISION,
-            Kind.GROWN,  # the inverse of the scale
         }
     )
     rank = 2

@@ -254,6 +254,14 @@ def is_pure(node: ast.AST) -> bool:
     )
 
 
+def new_name(site: SourceSite, word: str, number: int = 0) -> str:
+    """A name that the file does not use: the word, or with a number that is at least this."""
+    used = {node.id for node in ast.walk(site.tree) if isinstance(node, ast.Name)}
+    return next(
+        name for name in (f"{word}_{n}" if n else word for n in range(number, 10_000)) if name not in used
+    )
+
+
 def called(node: ast.Call) -> str:
     """The last part of a called name: log for torch.log(x), x.log() and log(x)."""
     if isinstance(node.func, ast.Attribute):

@@ -23,6 +23,7 @@ class WarmUp(Remedy):
         {Kind.GROWN, Kind.ABSURD_PARAMETER, Kind.POWER_OVERFLOW, Kind.EXP_OVERFLOW, Kind.HALF_OVERFLOW}
     )
     trains_otherwise, of_updates, rank = True, True, 8
+    rate_factor = 1.0
     universal = True  # while it lasts it is a lower rate
 
     def fits(self, case: Case) -> bool:

@@ -129,8 +129,8 @@ class Tracer:
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", "")
-        if not self.active or name in _PASSES:
-            return func(*args, **kwargs)
+        if not self.active or self.looking or _quiet.depth or name in _PASSES:
+            return func(*args, **kwargs)  # what stayfinite computes itself is no call of the script
         if name in _LOOKS:
             with self.only_looking():
                 result = func(*args, **kwargs)
@@ -320,6 +320,11 @@ def is_unfollowed() -> bool:
 
 
 _LIVING: weakref.WeakSet[Tracer] = weakref.WeakSet()
+
+
+def is_followed() -> bool:
+    """Somebody follows this process op by op already: a second run of a script that has a guard of its own."""
+    return any(tracer.active for tracer in list(_LIVING))
 
 
 def _forget_in_child() -> None:

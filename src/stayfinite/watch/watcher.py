@@ -130,6 +130,10 @@ class Watcher:
         ratio, self._update_ratio = self._update_ratio, None
         return float(ratio) if ratio is not None else None
 
+    def pending_update(self) -> float | None:
+        """The same, and a step may still ask: one transfer."""
+        return float(self._update_ratio) if self._update_ratio is not None else None
+
     @staticmethod
     def trouble(verdict: StepVerdict) -> Trouble | None:
         """What of the step is not finite."""

@@ -52,6 +52,11 @@ ADVICE = {
         "base positive",
         "geometry",
     ),
+    "the domain of acosh begins at 1": (
+        "x = nn.Parameter(torch.tensor([1.0, 2.0]))\nloss = torch.acosh(x).sum(); loss.backward()",
+        "clamp(min=1 + 1e-6)",
+        "1 - 1e-6",
+    ),
 }
 
 
@@ -75,6 +80,19 @@ def test_a_hidden_activation_without_a_gradient_is_no_data(tmp_path: Path) -> No
     found = explained(source, tmp_path)
     assert found.step is not None and found.findings, str(found)
     assert "DATA_SCALE" not in found.causes, str(found)
+
+
+def test_zeros_of_a_batch_are_no_mask(tmp_path: Path) -> None:
+    """In the gradient of a layer they meet an infinity: that is no mask of the script's."""
+    source = """
+        x = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+        loss = (nn.Linear(2, 1)(x) / x.sum(1, keepdim=True)).sum()
+        loss.backward()
+    """
+    found = explained(source, tmp_path)
+    assert found.findings and not any("a mask that multiplies" in one.message for one in found.findings), str(
+        found
+    )
 
 
 def test_a_mask_that_keeps_the_element_is_not_to_blame(tmp_path: Path) -> None:

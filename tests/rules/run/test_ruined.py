@@ -39,3 +39,14 @@ def test_a_loss_that_never_came_back_from_one_update() -> None:
 )
 def test_what_is_no_ruin(losses: list[float], updates: list[float]) -> None:
     assert not any("moved the weights" in told for told in found(losses, updates))
+
+
+def test_the_rate_to_try_is_measured_by_the_first_update_that_went_too_far() -> None:
+    """Later ones are larger because the weights are: by 1e11 nobody would lower a rate of 0.01."""
+    ratios = (0.1, 50.0, 1e11)
+    records = tuple(
+        StepRecord(step, 1.0, lr=0.01, update_ratio=ratio, applied=True) for step, ratio in enumerate(ratios)
+    )
+    step = FailedStep(3, "forward", "loss", RunRecord(history=records))
+    finding = next(one for one in explain(step) if one.code == "RUN010")
+    assert "to about 2e-07, at which that update is a thousandth" in finding.fix

@@ -74,7 +74,8 @@ def zero_times_infinity(step: FailedStep, birth: TracedBirth) -> Mechanism | Non
     """A product in which a zero meets NaN or Inf."""
     if behind(birth) not in _PRODUCTS or not birth.fact("zero_times_bad"):
         return None
-    masked = any(looks_like_mask(operand) for operand in birth.operands)
+    # What a gradient is multiplied with is whatever the forward pass held: zeros of the batch are no mask.
+    masked = not by_autograd(birth) and any(looks_like_mask(operand) for operand in birth.operands)
     return Mechanism(
         Kind.ZERO_TIMES_INF, count=int(birth.fact("zero_times_bad")), word="mask" if masked else ""
     )

@@ -26,7 +26,7 @@ _LABELLED = (
     "binary_cross_entropy",
 )
 _DECOMPOSITIONS = ("svd", "linalg_svd", "linalg_eigh", "linalg_eig", "linalg_qr", "linalg_cholesky",
-                   "linalg_cholesky_ex",
+                   "linalg_cholesky_ex", "linalg_check_errors",
                    "linalg_inv", "linalg_inv_ex", "inverse", "linalg_solve", "linalg_solve_ex", "linalg_lstsq",
                    "linalg_det", "linalg_slogdet", "cholesky", "linalg_pinv", "linalg_lu_factor_ex", "symeig",
                    "linalg_eigvalsh", "linalg_svdvals", "logdet", "slogdet", "det", "lu_solve",

@@ -10,8 +10,8 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import LARGEST
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.findings.update_size import absurd_rate
 from stayfinite.rules.evidence import judged, tensors
-from stayfinite.rules.run.update_size import absurd_rate
 
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE, _JUMP = 200.0, 100.0

@@ -10,6 +10,16 @@ from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
+_BETWEEN = "clamp strictly inside the domain: x.clamp(-1 + 1e-6, 1 - 1e-6)"
+_FIXES = {
+    "acos": f"{_BETWEEN}, or use atan2 for the angle",
+    "asin": f"{_BETWEEN}, or use atan2 for the angle",
+    "acosh": "clamp strictly inside the domain: x.clamp(min=1 + 1e-6)",
+    "special_ndtri": "clamp strictly inside the domain: p.clamp(1e-6, 1 - 1e-6)",
+    "atan2": "leave out what is at the origin, where no angle is defined, before the angle is taken",
+    "angle": "leave out what is at the origin, where no angle is defined, before the angle is taken",
+}
+
 
 class InverseFunctionAtEdge(Rule[FailedStep]):
     """An inverse function (acos, asin, atanh, erfinv, atan2) was used at the edge of its domain or beyond.
@@ -48,6 +58,6 @@ class InverseFunctionAtEdge(Rule[FailedStep]):
                 f"{behind(born.birth)} of {counted(how.count, 'value')} {how.word} in {source_of(how.operand)} "
                 f"({span(how.operand)})"
                 + (": its gradient is infinite there" if born.birth.phase == "backward" else ""),
-                fix="clamp strictly inside the domain, x.clamp(-1 + 1e-6, 1 - 1e-6), or use atan2 for the angle",
+                fix=_FIXES.get(behind(born.birth).replace("arc", "a"), _BETWEEN),
                 **told(born, "boundary", "outside"),
             )

@@ -9,8 +9,8 @@ from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.growth import Growth, LineGain
+from stayfinite.findings.update_size import largest_update
 from stayfinite.rules.evidence import told
-from stayfinite.rules.run.update_size import largest_update
 
 _EACH, _IN_ALL, _MODULES = 1.3, 10.0, 3
 _AT_BIRTH = 4.0

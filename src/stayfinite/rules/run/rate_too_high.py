@@ -9,6 +9,14 @@ from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.update_size import (
+    absurd_rate,
+    first_absurd_update,
+    largest_update,
+    learning_rate,
+    ruin,
+    usual_rate,
+)
 from stayfinite.rules.evidence import (
     depth_of_run_cause,
     first_line,
@@ -17,7 +25,6 @@ from stayfinite.rules.evidence import (
     told_by_error,
 )
 from stayfinite.rules.run.growth import growth
-from stayfinite.rules.run.update_size import absurd_rate, largest_update, learning_rate, ruin
 
 _COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6
@@ -67,7 +74,7 @@ class RateTooHigh(Rule[FailedStep]):
         if failed and moved is not None and (first is None or first.kind in DEPENDS_ON_SIZE or before):
             yield self.finding(
                 f"at learning rate {_shown(rate)} one update moved the weights {_how_far(moved)}",
-                fix=f"lower the learning rate {_by(moved)}, then restart from weights before the update",
+                fix=f"lower the learning rate {_to(subject, rate, moved)}, then restart from weights before the update",
                 evidence={"update_ratio": moved, "lr": rate},
                 depth=Depth.FIRST if absurd_rate(subject) else Depth.UPSTREAM,
                 place=place,
@@ -90,7 +97,8 @@ class RateTooHigh(Rule[FailedStep]):
             yield self.finding(
                 f"at learning rate {_shown(ruined.lr)} the update of step {ruined.step} moved the weights "
                 f"{_how_far(ruined.moved)}: the loss, {ruined.before:.3g} before, is {ruined.after:.3g} at the end",
-                fix=f"lower the learning rate {_by(ruined.moved)}, then start again: no later step brings it back",
+                fix=f"lower the learning rate {_at(ruined.lr, ruined.moved)}, then start again: no later step brings "
+                "it back",
                 evidence={"update_ratio": ruined.moved, "lr": ruined.lr},
                 depth=Depth.FIRST,
                 place=place,
@@ -130,8 +138,16 @@ def _how_far(moved: float) -> str:
     )
 
 
-def _by(moved: float) -> str:
-    return "by that factor and more" if math.isfinite(moved) else "to a usual one, between 1e-5 and 1"
+def _to(step: FailedStep, rate: float | None, moved: float) -> str:
+    """Measured by the first update that went too far: later ones are larger because the weights are."""
+    first = first_absurd_update(step)
+    return _at(rate, moved) if first is None else _at(first.lr, first.moved)
+
+
+def _at(rate: float | None, moved: float) -> str:
+    if not rate or not math.isfinite(moved):
+        return "to a usual one, between 1e-5 and 1"
+    return f"to about {usual_rate(rate, moved):g}, at which that update is a thousandth of the weights' size"
 
 
 def _place(step: FailedStep) -> Place:

@@ -10,7 +10,9 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import StepRecord
 
-_MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
+MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
+USUAL_UPDATE = 1e-3  # of the size of the weights
+_USUAL_RATE = 1e-3  # where the update itself could not be measured
 _RECENT = 16
 _ABSURD = 1.0
 _RUINED = 1e6  # times the loss before
@@ -58,6 +60,32 @@ def largest_update(step: FailedStep) -> float | None:
     return max(ratios, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class AbsurdUpdate:
+    """The first recent update that moved the weights by many times their size: they were ordinary before it."""
+
+    ago: int  # steps before the one that failed
+    lr: float
+    moved: float  # times the size of the weights; infinite if float32 does not hold the update
+
+
+def usual_rate(lr: float, moved: float) -> float:
+    """The learning rate, to one digit, at which an update that moved the weights so far has a usual size."""
+    return float(f"{lr * USUAL_UPDATE / moved if math.isfinite(moved) else _USUAL_RATE:.0e}")
+
+
+def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
+    """Where what is too large came from one update; None if none was so large, or its learning rate is not known."""
+    if largest_update(step) is None:
+        return None
+    for record in step.run.history[-_RECENT:]:
+        moved = record.update_ratio if _went_far(record) else None
+        if record.step < step.step and moved is not None and record.lr:
+            return AbsurdUpdate(step.step - record.step, record.lr, moved)
+    rate = learning_rate(step)
+    return AbsurdUpdate(0, rate, math.inf) if rate else None
+
+
 def learning_rate(step: FailedStep) -> float | None:
     """That of the recent update which went many times too far; else of the last one, or else of the first optimizer."""
     known = [record for record in step.run.history if record.lr is not None]
@@ -68,7 +96,7 @@ def learning_rate(step: FailedStep) -> float | None:
 
 
 def _went_far(record: StepRecord) -> bool:
-    return record.update_ratio is not None and record.update_ratio >= _MANY_TIMES
+    return record.update_ratio is not None and record.update_ratio >= MANY_TIMES
 
 
 def absurd_rate(step: FailedStep) -> bool:

@@ -1,0 +1,54 @@
+"""A learning rate taken from the size of the update that ruined the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
+from stayfinite.findings.update_size import USUAL_UPDATE, AbsurdUpdate, first_absurd_update, usual_rate
+from stayfinite.remedies.scaled_rates import scaled_rates
+from stayfinite.remedies.remedy import Case, Prescription, Remedy
+
+
+class MeasuredRate(Remedy):
+    """The first update that went many times too far would have been one of a usual size at this rate."""
+
+    name = "measured-rate"
+    sentence = "train at the learning rate at which an update has a usual size"
+    kinds = DEPENDS_ON_SIZE
+    trains_otherwise, of_updates, rank = True, True, 7
+    goes_first = True
+    universal = True  # more of a lower rate
+
+    def __init__(self, update: AbsurdUpdate | None = None) -> None:
+        """`update`: the one that it is measured by."""
+        self._factor = 1.0
+        if update is None:
+            return
+        rate = usual_rate(update.lr, update.moved)
+        self._factor = rate / update.lr
+        self.sentence = f"train at a learning rate of about {rate:g} in place of {update.lr:g}: " + (
+            f"the update {_before(update.ago)}, {update.moved:.2g} times as large as the weights, is then about "
+            f"{USUAL_UPDATE:g} of their size"
+            if math.isfinite(update.moved)
+            else "an update went beyond what float32 holds"
+        )
+
+    def fits(self, case: Case) -> bool:
+        """What failed depends on the size of the weights, or they were bad already; and one update was absurd."""
+        by_size = case.kind in self.kinds or case.how.word in ("parameter", "state")
+        return by_size and first_absurd_update(case.step) is not None
+
+    def ways(self, case: Case) -> Iterator[Prescription]:
+        update = first_absurd_update(case.step)
+        if update is not None:
+            yield Prescription(MeasuredRate(update))
+
+    def applied(self) -> AbstractContextManager[object]:
+        return scaled_rates(lambda number: self._factor)
+
+
+def _before(steps: int) -> str:
+    return "right before the failure" if steps == 1 else f"{steps} steps before the failure"
