@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.update_size import USUAL_UPDATE, AbsurdUpdate, first_absurd_update, usual_rate
-from stayfinite.remedies.scaled_rates import scaled_rates
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
+from stayfinite.remedies.scaled_rates import scaled_rates
 
 
 class MeasuredRate(Remedy):
