@@ -21,7 +21,7 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.recover import Action, RunStopped
-from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
+from stayfinite.recover.interrupts import interrupts_pass
 from stayfinite.recover.ranks import RankLost, joined, packed
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
@@ -269,12 +269,9 @@ class RefusalHandler:
     def _do(self, action: Action, what: str, *, grew: bool = False, early: bool = False) -> None:
         """What the ladder said."""
         if action == "lower-lr":
-            with interrupts_wait():
-                lowered = self._recovery.lower_rates()
-            self._reporter.tell("lower-lr", lowered)
+            self._reporter.tell("lower-lr", self._recovery.lower_rates())
         elif action == "rollback":
-            with interrupts_wait():
-                gone_back = self._recovery.roll_back(self._reporter.step, grew=grew, early=early)
+            gone_back = self._recovery.roll_back(self._reporter.step, grew=grew, early=early)
             self._reporter.tell("rollback", gone_back)
             self._run.watcher.forget()
             self._run.foresight.went_back(self._reporter.step)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
+from stayfinite.recover.interrupts import interrupts_wait
 from stayfinite.recover.ladder import Ladder
 from stayfinite.recover.lastgood import LastGood
 from stayfinite.recover.plan import Plan, Staging, Tell
@@ -66,6 +67,7 @@ class Recovery:
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
 
+    @interrupts_wait()
     def lower_rates(self) -> str:
         """One rung up: every rate, and every schedule's memory of it, times the policy's factor."""
         self.ladder.counters.lowerings += 1
@@ -73,6 +75,7 @@ class Recovery:
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by)
         return f"learning rates times {self._policy.lower_lr_by:g}: now {self.rates()}"
 
+    @interrupts_wait()
     def roll_back(self, step: int, *, grew: bool = False, early: bool = False) -> str:
         """Back to the last good copy, at a lower rate than the one that led here.
 
@@ -116,6 +119,7 @@ class Recovery:
         needed = math.log(max(updates, 1) / _MANY_UPDATES) / math.log(self._policy.lower_lr_by)
         return max(1, min(math.ceil(needed), self._policy.max_lowerings))
 
+    @interrupts_wait()
     def go_back(self) -> int:
         """Put the last good state back, and the stage of the plan it was in; gives its step."""
         good = self.last_good.restore()
