@@ -129,11 +129,11 @@ def test_a_run_that_comes_later_grows_rotates_shrinks_and_fails(tmp_path: Path) 
         write_lines(run, [{"event": "incident", "step": 2, "incident": "0001", "times": 1}])
         while "incident-0001" not in message.get("fragments", {}):
             message = next(messages)
-        assert {chart["group"] for chart in message["charts"]} == {"i0001"}
+        assert {chart["group"] for chart in message["charts"]} == {"i0001", "i0001-growth"}
         write_lines(run, [vitals(3), forecast(3, 8, 14), step_line(3)])
         message = until(messages, "step", 3)
         assert message["heat"]["modules"][0] == "blocks.0"
-        assert "8 to 14 steps" in message["fragments"]["outlook"]
+        assert "between step 11 and 17" in message["fragments"]["outlook"]
         (run / "run.jsonl").rename(run / "run.jsonl.1")
         write_lines(run, [step_line(4)])
         until(messages, "step", 4)
