@@ -45,9 +45,11 @@ class ScriptExplainer(Explainer):
         self.tell_mended()
 
     def bad_state(self, action: str) -> None:
-        """Repaired or not, it is a failure of the script: a second run shows where it came from."""
+        """Buffers alone are noticed by no step: repaired or not, a second run shows where it came from. Bad weights and
+        moments show in their own step."""
         super().bad_state(action)
-        self.tell_bad_state()
+        if all(kind == "buffer" for kind, _, _ in self._run.health.bad_tensors()):
+            self.tell_bad_state()
 
     def drifted(self, seen: FailedStep) -> None:
         self.say_drift(seen)

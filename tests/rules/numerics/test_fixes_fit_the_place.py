@@ -85,8 +85,8 @@ def test_a_hidden_activation_without_a_gradient_is_no_data(tmp_path: Path) -> No
 def test_zeros_of_a_batch_are_no_mask(tmp_path: Path) -> None:
     """In the gradient of a layer they meet an infinity: that is no mask of the script's."""
     source = """
-        x = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-        loss = (nn.Linear(2, 1)(x) / x.sum(1, keepdim=True)).sum()
+        x, weight = torch.tensor([[1.0, 0.5], [0.0, 0.0]]), nn.Parameter(torch.ones(1, 2))
+        loss = torch.sqrt(nn.functional.linear(x, weight)).sum()
         loss.backward()
     """
     found = explained(source, tmp_path)
