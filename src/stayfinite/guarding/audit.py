@@ -47,7 +47,7 @@ class Audit:
             for finding in self.findings
         )
 
-    def first_forward(self) -> AbstractContextManager[object]:
+    def first_forward(self) -> AbstractContextManager[None]:
         """Whether autocast is on, and in which dtype, shows only in a forward pass: watch the first."""
         if self._setup.forward_seen:
             return nullcontext()

@@ -35,7 +35,7 @@ class BodyTrajectory(Trajectory):
         self._body = body
         self._texts: Mapping[str, str] = {}
 
-    def _swapped(self, texts: Mapping[str, str]) -> AbstractContextManager[object]:
+    def _swapped(self, texts: Mapping[str, str]) -> AbstractContextManager[None]:
         """In the child: the body is run as its text has it, other functions are swapped."""
         self._texts = texts
         return swapped(texts, required=not self._body.edited(texts))

@@ -33,7 +33,7 @@ class NotRepeatable(Exception):
 class Receiver(Protocol):
     """To whom the calls that a body makes are brought: backward passes and updates."""
 
-    def receiving(self, replay: Any) -> AbstractContextManager[object]: ...
+    def receiving(self, replay: Any) -> AbstractContextManager[None]: ...
 
 
 class _Left(BaseException):

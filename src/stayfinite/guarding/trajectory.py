@@ -175,7 +175,7 @@ class Trajectory:
             self._make(steps, factor, log)
         return log.told()
 
-    def _swapped(self, texts: Mapping[str, str]) -> AbstractContextManager[object]:
+    def _swapped(self, texts: Mapping[str, str]) -> AbstractContextManager[None]:
         """The functions as these texts have them, while entered."""
         return swapped(texts)
 

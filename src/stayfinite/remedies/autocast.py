@@ -27,7 +27,7 @@ class AutocastBfloat16(Remedy):
     def can_act(self, case: Case) -> bool:
         return case.birth.autocast is not None
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _entered_as("bfloat16")
 
 
@@ -46,7 +46,7 @@ class AutocastOff(Remedy):
     def can_act(self, case: Case) -> bool:
         return case.birth.autocast is not None
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _entered_as(None)
 
 

@@ -37,7 +37,7 @@ class BoundedGrowth(Remedy):
             return False
         return case.kind in self.kinds and repeated is not None and repeated[2] >= _LEAST_GAIN
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _bounded()
 
 

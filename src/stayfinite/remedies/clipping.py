@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
-from stayfinite.hooks import listen_to_updates
+from stayfinite.remedies.around_updates import around_updates
 from stayfinite.remedies.remedy import Remedy
 
 
@@ -18,8 +18,8 @@ class Clipping(Remedy):
     kinds = DEPENDS_ON_SIZE
     popular, trains_otherwise, of_updates, rank = True, True, True, 10
 
-    def applied(self) -> AbstractContextManager[object]:
-        return listen_to_updates(before=_clip)
+    def applied(self) -> AbstractContextManager[None]:
+        return around_updates(before=_clip)
 
 
 def _clip(optimizer: Any) -> None:

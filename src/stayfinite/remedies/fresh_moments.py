@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.hooks import listen_to_updates
+from stayfinite.remedies.around_updates import around_updates
 from stayfinite.remedies.remedy import Case, Remedy
 
 
@@ -23,8 +23,8 @@ class FreshMoments(Remedy):
         """They came in bad, and the update is the first to read them."""
         return case.kind in self.kinds and (case.how.word == "state" or case.step.phase == "optimizer")
 
-    def applied(self) -> AbstractContextManager[object]:
-        return listen_to_updates(before=_begin_anew)
+    def applied(self) -> AbstractContextManager[None]:
+        return around_updates(before=_begin_anew)
 
 
 def _begin_anew(optimizer: Any) -> None:

@@ -37,7 +37,7 @@ class Imputed(Remedy):
         if case.kind is Kind.CAME_IN:
             yield Prescription(self)
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _imputed_for_modules()
 
     def edits(self, case: Case) -> list[Edit]:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.hooks import listen_to_updates
+from stayfinite.remedies.around_updates import around_updates
 from stayfinite.remedies.remedy import Remedy
 
 
@@ -18,8 +18,8 @@ class LargerEps(Remedy):
     kinds = frozenset({Kind.HALF_UPDATE, Kind.OPTIMIZER_DIVISION})
     popular, trains_otherwise, of_updates, rank = True, True, True, 8
 
-    def applied(self) -> AbstractContextManager[object]:
-        return listen_to_updates(before=_enlarge)
+    def applied(self) -> AbstractContextManager[None]:
+        return around_updates(before=_enlarge)
 
 
 def _enlarge(optimizer: Any) -> None:

@@ -43,7 +43,7 @@ class LogitsToLoss(Remedy):
         made = [o for o in case.birth.operands if o.made_by(*_MADE, within=_NEAR) is not None]
         return bool(made) and case.op in _TO_LOG
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _remembered()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE, Kind
+from stayfinite.remedies.around_updates import scaled_rates
 from stayfinite.remedies.remedy import Remedy
-from stayfinite.remedies.scaled_rates import scaled_rates
 
 
 class LowerRate(Remedy):
@@ -18,7 +18,7 @@ class LowerRate(Remedy):
     popular, trains_otherwise, of_updates, rank = True, True, True, 8
     rate_factor = 0.1
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return scaled_rates(lambda number: self.rate_factor)
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.hooks import listen_to_updates
+from stayfinite.remedies.around_updates import around_updates
 from stayfinite.remedies.remedy import Case, Remedy
 
 
@@ -22,9 +22,9 @@ class MasterWeights(Remedy):
     def can_act(self, case: Case) -> bool:
         return case.in_half
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         masters: dict[int, Any] = {}
-        return listen_to_updates(lambda o: _widen(o, masters), lambda o: _narrow(masters))
+        return around_updates(lambda o: _widen(o, masters), lambda o: _narrow(masters))
 
 
 def _halves(optimizer: Any) -> Iterator[Any]:

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.update_size import USUAL_UPDATE, AbsurdUpdate, first_absurd_update, usual_rate
+from stayfinite.remedies.around_updates import scaled_rates
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
-from stayfinite.remedies.scaled_rates import scaled_rates
 
 
 class MeasuredRate(Remedy):
@@ -46,7 +46,7 @@ class MeasuredRate(Remedy):
         if update is not None:
             yield Prescription(MeasuredRate(update))
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return scaled_rates(lambda number: self._factor)
 
 

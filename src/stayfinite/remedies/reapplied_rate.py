@@ -32,7 +32,7 @@ class ReappliedRate(Remedy):
             for one in case.step.run.loads
         )
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _rates_survive_loads()
 
 

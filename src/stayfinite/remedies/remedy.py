@@ -90,7 +90,7 @@ class Remedy:
         """Edits of the source; none if it is not written in a way that this remedy knows."""
         return []
 
-    def applied(self) -> AbstractContextManager[object] | None:
+    def applied(self) -> AbstractContextManager[None] | None:
         """For a remedy that is no edit: in effect while entered."""
         return None
 

@@ -37,7 +37,7 @@ class ScalerFloor(Remedy):
         """A scaler of this run has a scale that is next to nothing, or no number at all."""
         return any(not one.scale >= _TINY for one in case.step.run.scalers)
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return _held()
 
 

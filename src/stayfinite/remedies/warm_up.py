@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.remedies.around_updates import scaled_rates
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.scaled_rates import scaled_rates
 
 UPDATES: Final = 10
 """Few, so that the steps after the failing one are trained at the whole rate: only they can show that it helps."""
@@ -30,5 +30,5 @@ class WarmUp(Remedy):
         """Something grew within the first steps; what fails later was not too fast in its beginning."""
         return case.kind in self.kinds and case.step.step < _EARLY
 
-    def applied(self) -> AbstractContextManager[object]:
+    def applied(self) -> AbstractContextManager[None]:
         return scaled_rates(lambda number: min(1.0, (number + 1) / UPDATES))

@@ -52,7 +52,7 @@ class WiderOperation(Remedy):
         dtypes = (case.birth.dtype, *(operand.dtype for operand in case.birth.operands))
         return any(LARGEST.get(dtype, math.inf) < LARGEST[self.dtype] for dtype in dtypes)
 
-    def applied(self) -> AbstractContextManager[object] | None:
+    def applied(self) -> AbstractContextManager[None] | None:
         return wider_calls(self._around[0], self.dtype, self._around[1]) if self._around is not None else None
 
     def _bound(self, place: Place, back: Back) -> WiderOperation:
