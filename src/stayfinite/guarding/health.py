@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from stayfinite.findings import Severity, TensorSummary
 from stayfinite.recover.state import TrainingState
-from stayfinite.watch.finite import all_finite, nonfinite, summarize
+from stayfinite.watch.finite import all_finite, nonfinite, peaks, summarize
 
 
 class Health:
@@ -23,6 +24,7 @@ class Health:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
+        self.largest = 0.0  # magnitude of the weights when all was looked at last
         buffers = [(name, tensor) for kind, name, tensor in state.tensors() if kind == "buffer"]
         self._masks = {bad.name for bad in nonfinite(buffers) if bad.nan == 0}
         self._known = {name for name, _ in buffers}
@@ -46,7 +48,10 @@ class Health:
         """(kind, summary) of every parameter, buffer, moment and average that is not finite now."""
         tensors = list(self.tensors())
         found: list[tuple[str, TensorSummary]] = []
-        if not all_finite([tensor for _, _, tensor in tensors]):
+        weights = [tensor for kind, _, tensor in tensors if kind == "parameter"]
+        others = [tensor for kind, _, tensor in tensors if kind != "parameter"]
+        self.largest, largest_other = peaks(weights, others)
+        if not (math.isfinite(self.largest) and math.isfinite(largest_other)):
             found = [(kind, bad) for kind, name, tensor in tensors for bad in nonfinite([(name, tensor)])]
         if self._masks:
             masks = [(kind, name, t) for kind, name, t in self._state.tensors() if name in self._masks]

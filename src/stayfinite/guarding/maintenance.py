@@ -25,6 +25,7 @@ from stayfinite.report.refusal import listed
 from stayfinite.shards import is_sharded
 
 Batch = TypeVar("Batch")
+_JUMP = 4.0  # of the largest value of all state since the last copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Maintenance:
         self._recovery, self._watcher, self._reporter = run.recovery, run.watcher, run.reporter
         self._last = -1
         self._obstacle: str | None = None  # why the last copy could not be taken
+        self._largest_kept = 0.0  # the largest value in the last copy
         self.position = DataPosition()
         self._keeper = Keeper(intervals.snapshot_every)
         self._precaution = Precaution(run, self._keeper)
@@ -86,9 +88,12 @@ class Maintenance:
 
     def _update_was_ordinary(self, step: int) -> bool:
         """Weights that one update has moved by many times their size are finite, and nothing to go back to. What one of
-        several ranks measures decides nothing."""
-        moved = None if self._run.ranks.together else self._watcher.pending_update()
-        if moved is None or moved < MANY_TIMES or not self._recovery.last_good.available:
+        several ranks measures decides nothing, and the device is asked only if the largest value has jumped."""
+        if self._run.ranks.together or not self._recovery.last_good.available:
+            return True
+        jumped = self._health.largest > _JUMP * self._largest_kept
+        moved = self._watcher.pending_update() if jumped else None
+        if moved is None or moved < MANY_TIMES:
             return True
         self._reporter.tell(
             "warning",
@@ -110,6 +115,7 @@ class Maintenance:
         """Where the ranks have not compared what they hold just before, each keeps all of it."""
         try:
             self._recovery.keep(step, replicated)
+            self._largest_kept = self._health.largest
         except Exception as error:  # noqa: BLE001 - a model whose state cannot be copied can be trained all the same
             what = f"the state could not be copied ({type(error).__name__}: {error})"
             if what != self._obstacle:

@@ -44,6 +44,17 @@ def peak(tensors: Iterable[Tensor]) -> Tensor | None:
     return torch.stack([norm.to(device=device, dtype=dtype) for norm in norms]).max()
 
 
+def peaks(*parts: Sequence[Tensor]) -> list[float]:
+    """The largest magnitude in each part, 0 where there is nothing. One transfer to the host."""
+    found = [peak(part) for part in parts]
+    known = [largest for largest in found if largest is not None]
+    if not known:
+        return [0.0 for _ in parts]
+    dtype = torch.float64 if any(largest.dtype is torch.float64 for largest in known) else torch.float32
+    values = iter(torch.stack([largest.to(known[0].device, dtype) for largest in known]).tolist())
+    return [0.0 if largest is None else next(values) for largest in found]
+
+
 _SAMPLED = 4096
 
 
