@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forking import load
 from rich.console import Console
 from rich.progress import Progress
 from trials.bits import bits, differing, finite
@@ -126,7 +127,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="this trial alone, with its script")
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    load()
     console = Console()
     numbers = [asked.only] if asked.only is not None else range(asked.trials)
     drawn = [(str(number), draw(random.Random(f"{asked.seed}-{number}"))) for number in numbers]

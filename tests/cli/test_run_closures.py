@@ -37,8 +37,15 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("kind", ["LBFGS", "Adam"])
-@pytest.mark.parametrize("bad", [[0], [0, 1, 2, 3]])
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        ("LBFGS", [0]),
+        ("Adam", [0, 1, 2, 3]),
+        pytest.param("Adam", [0], marks=pytest.mark.long),
+        pytest.param("LBFGS", [0, 1, 2, 3], marks=pytest.mark.long),
+    ],
+)
 def test_a_bad_first_step_is_refused_before_it_is_seen(tmp_path: Path, kind: str, bad: list[int]) -> None:
     alone = json.loads(plain(tmp_path, SCRIPT, kind, "[]").stdout)
     ended = guarded(tmp_path, SCRIPT, "--locate", "off", arguments=(kind, json.dumps(bad)))

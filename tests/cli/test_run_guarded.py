@@ -318,7 +318,7 @@ TENSORS = """
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(FOLDS, id="folds"),
+        pytest.param(FOLDS, id="folds", marks=pytest.mark.long),
         # what follows is guarded in process too: tests/guard, and the campaign of random trainings
         pytest.param(AMP, id="amp", marks=pytest.mark.long),
         pytest.param(ADVERSARIES, id="adversaries", marks=pytest.mark.long),

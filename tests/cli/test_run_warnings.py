@@ -23,7 +23,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("locate", ["auto", "off"])
+@pytest.mark.parametrize("locate", [pytest.param("auto", marks=pytest.mark.long), "off"])
 def test_a_warning_that_comes_at_every_bad_step_is_shown_once(tmp_path: Path, locate: str) -> None:
     ended = guarded(tmp_path, SCRIPT, "--locate", locate)
     assert ended.stderr.count("UserWarning: std(): degrees of freedom") == 1

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 
 from doctor.small_project import PROBE, make_project, train
@@ -70,6 +71,7 @@ def test_a_finite_checkpoint_of_a_dead_run_is_not_good(skipping: Path) -> None:
     assert "PRJ004" in codes(findings)
 
 
+@pytest.mark.long
 def test_a_probe_tells_a_dead_checkpoint_without_any_log(skipping: Path) -> None:
     """Only finite weights are left of the run; a forward pass tells."""
     _, project, _, _ = examined(skipping)

@@ -81,9 +81,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
     check_one_report(tmp_path, output, errors)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(["-m", "torch.distributed.run"], marks=pytest.mark.long), ["torchrun"]]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", [["-m", "torch.distributed.run"], ["torchrun"]])
 def test_around_torchrun(tmp_path: Path, name: list[str]) -> None:
     code, output, errors = ended(tmp_path, *STAYFINITE, *name, "--nproc-per-node", "2", str(SCRIPT), "batch")
     assert code == 0, errors

@@ -240,12 +240,18 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
         pytest.param(ONE_HOT, "weighted-log", "torch.log(y.clamp_min(1e-30))", id="one-hot"),
         pytest.param(EQUAL_VALUES, "distinct-values", ".linspace(0, 1e-4", id="equal-values"),
         pytest.param(GAMMA, "log-floor", "torch.lgamma((y + theta).clamp_min(1e-6))", id="gamma"),
-        pytest.param(RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio"),
+        pytest.param(
+            RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio", marks=pytest.mark.long
+        ),
         pytest.param(UNIT, "eps-inside", ".clamp_min(1e-12).rsqrt()", id="unit"),
         pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
         pytest.param(TRUST, "guarded-division", "p.norm() / p.grad.norm().clamp_min(1e-6)", id="trust"),
         pytest.param(
-            TWICE_THE_SAME_POINT, "diagonal-jitter", "cholesky(K + 1e-4 * torch.eye(", id="same-point"
+            TWICE_THE_SAME_POINT,
+            "diagonal-jitter",
+            "cholesky(K + 1e-4 * torch.eye(",
+            id="same-point",
+            marks=pytest.mark.long,
         ),
         # nan_to_num would leave the garbage that happens to be finite.
         pytest.param(NEVER_WRITTEN, "zeroed-memory", "nn.Parameter(torch.zeros(4))", id="never-written"),
@@ -262,6 +268,7 @@ def test_it_is_cured_at_its_line(text: str, remedy: str, line: str, tmp_path: Pa
     assert report.patch is not None and line in report.patch, report.patch
 
 
+@pytest.mark.long
 def test_a_bound_that_leaves_moments_that_are_not_finite_is_not_enough(tmp_path: Path) -> None:
     """exp(40) is finite, and so is its gradient; its square, which Adam keeps, is not."""
     report, tried = proof(tmp_path, VARIANCE)
@@ -274,6 +281,7 @@ def test_moments_that_came_in_bad_begin_anew(tmp_path: Path) -> None:
     assert report.proved is not None and report.proved.remedy == "fresh-moments"
 
 
+@pytest.mark.long
 def test_another_course_of_the_weights_is_no_word_against_a_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

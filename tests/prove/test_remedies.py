@@ -160,6 +160,7 @@ def test_the_rate_that_a_checkpoint_brought_is_put_back(tmp_path: Path) -> None:
     assert tried["lower-rate"].verdict == "failed"
 
 
+@pytest.mark.long
 def test_the_rate_is_taken_from_the_size_of_the_update(tmp_path: Path) -> None:
     """A tenth and a hundredth of 1e12 fail as well; bounding what blocks give would hide one absurd update."""
     report, tried = proof(tmp_path, ABSURD_RATE)

@@ -82,6 +82,7 @@ def test_replay_test_and_apply(tmp_path: Path) -> None:
     assert "has changed" in stayfinite("replay", str(folder), folder=tmp_path).stdout
 
 
+@pytest.mark.long
 def test_nothing_is_tried_without_prove(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     done = stayfinite("run", "--no-prove", "--run-dir", "run", "train.py", folder=tmp_path)

@@ -83,7 +83,14 @@ def accumulated(train: Training) -> None:
             train.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("loop", [inline, enumerated, pytest.param(accumulated, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        enumerated,
+        pytest.param(inline, marks=pytest.mark.long),
+        pytest.param(accumulated, marks=pytest.mark.long),
+    ],
+)
 def test_a_watched_loop_is_proved(loop: Callable[[Training], object], tmp_path: Path) -> None:
     train = Training(tmp_path)
     loop(train)
@@ -138,6 +145,7 @@ def test_what_cannot_be_run_again_is_said(tmp_path: Path) -> None:
     assert "guard.step(fn, batch)" in incident.proof_remark
 
 
+@pytest.mark.long
 def test_a_sick_state_is_blamed(tmp_path: Path) -> None:
     """Weights that are sick since the last update: any batch fails in them, and this one does not in the copy."""
     train = Training(tmp_path, bad=0)

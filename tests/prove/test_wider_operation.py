@@ -194,6 +194,7 @@ def growing(model: Growing, batch: Tensor) -> Tensor:
     return model(batch).float().pow(2).mean() - model.scale.float().sum()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
 def test_a_wider_dtype_for_what_grows_on_postpones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STAYFINITE_PROVE", raising=False)
