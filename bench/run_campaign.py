@@ -44,6 +44,7 @@ FOUND = (
     Script(schedule="epoch", average="averaged model", fault="nan batch", at=(2, 11)),
     Script(optimizer="adamw fused", zero="in place", scaler="scaler", fault="all bad", at=(3, 4), seed=51),
     Script(loop="next", schedule="lambda", average="averaged model", fault="nan batch", at=(6, 11), seed=684),
+    Script(call="over batches", schedule="epoch", fault="all bad", at=(3, 5), seed=358),
 )
 """Trials that differed once; they are tried first."""
 

@@ -121,7 +121,8 @@ class SchedulerObserver:
             seen.lrs.append(float(rate))
         self._on_step()
         if self.on_stepped is not None:
-            self.on_stepped(scheduler, seen.steps * 2 >= seen.optimizer.steps - seen.updates_before)
+            updates = seen.optimizer.steps - seen.updates_before  # that were applied
+            self.on_stepped(scheduler, seen.steps * 4 >= updates * 3)  # an epoch may have two updates
         return result
 
     def _note_rate(self, scheduler: Any, how: str, before: float | None, place: Place) -> None:
