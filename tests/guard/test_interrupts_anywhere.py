@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -122,6 +122,51 @@ def test_a_step_is_made_or_never_began(tmp_path: Path, how: str, optimizer: str,
         _, begun, left = run(tmp_path / str(at), how, optimizer, bad, at)
         assert not differing(begun, before)
         assert not differing(left, before) or not differing(left, after), f"line {at} of {lines}"
+
+
+def lines_of(at: int, do: Callable[[], Any]) -> int:
+    """Do it, with a signal at one of its lines; gives how many lines it took."""
+    interrupter = Interrupter(at)
+    try:
+        with interrupter():
+            do()
+    except KeyboardInterrupt:
+        assert at
+    return interrupter.lines
+
+
+def test_there_is_a_copy_to_go_back_to_wherever_taking_the_next_is_interrupted(tmp_path: Path) -> None:
+    def run(at: int) -> int:
+        training = Training(tmp_path / str(at), "Adam", bad=False)
+        for number in range(AT):
+            training.step(number)
+        lines = lines_of(at, training.guard._maintenance.before_step)
+        with torch.no_grad():
+            training.model[0].weight[0, 0] = torch.nan
+        training.guard.close()  # looks at all state, and puts it back
+        assert all(tensor.isfinite().all() for tensor in training.model.state_dict().values()), f"line {at}"
+        return lines
+
+    for at in random.Random(4).sample(range(1, run(0)), 2 * POINTS):
+        run(at)
+
+
+def test_a_checkpoint_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
+    def run(at: int) -> tuple[int, dict[str, Any], dict[str, Any], dict[str, Any], int]:
+        training = Training(tmp_path / str(at), "Adam", bad=False)
+        training.step(0)
+        saved, path = training.bits(), training.guard.save(tmp_path / str(at) / "first.pt")
+        training.step(1)
+        later = training.bits()
+        lines = lines_of(at, lambda: training.guard.restore(path))
+        left, step = training.bits(), training.guard.step_count
+        training.step(2)
+        training.guard.close()
+        return lines, saved, later, left, step
+
+    for at in random.Random(5).sample(range(1, run(0)[0]), 2 * POINTS):
+        _, saved, later, left, step = run(at)
+        assert (not differing(left, saved) and step == 1) or (not differing(left, later) and step == 2), at
 
 
 def test_interrupts_pass_in_the_users_code_and_inside_of_another_wait() -> None:

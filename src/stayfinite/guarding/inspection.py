@@ -7,6 +7,7 @@ from torch import Tensor
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.replica_check import ReplicaCheck
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.recover.interrupts import interrupts_wait
 from stayfinite.recover.lastgood import all_can_go_back
 from stayfinite.recover.ranks import joined, packed
 from stayfinite.recover.replicas import ReplicaNumbers, Replicas
@@ -31,6 +32,7 @@ class Inspection:
     def are_replicas(self) -> bool:
         return bool(self._check.are_replicas)
 
+    @interrupts_wait()
     def look(self, *, before_copy: bool = False) -> bool:
         """Is all state finite? What is not is reported, and repaired from the last good copy where that is possible."""
         step, last_good = self._reporter.step, self._run.recovery.last_good

@@ -16,6 +16,7 @@ from stayfinite.guarding.keeper import Keeper
 from stayfinite.guarding.precaution import Precaution
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import CheckpointError
+from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.recover.replicated_copy import Slot
@@ -61,8 +62,9 @@ class Maintenance:
             self._reporter.tell("warning", f"epoch {self.position.epoch} begins, but {seen}")
         yield from self.position.batches(loader)
 
+    @interrupts_wait()
     def before_step(self) -> None:
-        """Do what is due before this step, once."""
+        """Do what is due before this step, once: looks that repair and copies to go back to are whole."""
         step, due = self._reporter.step, self._intervals
         if step == self._last:
             return
@@ -80,7 +82,8 @@ class Maintenance:
             if copy and good and self._update_was_ordinary(step) and self._probe_agrees(step):
                 self._keep(step, self._inspection.alike)
         if due.save_every and step and step % due.save_every == 0:
-            self._save_if_possible()
+            with interrupts_pass():  # may take long; a file is replaced by a whole one, or not at all
+                self._save_if_possible()
 
     def _keep_if_good(self, step: int) -> None:
         if self._inspection.look() and self._probe_agrees(step):
@@ -189,6 +192,7 @@ class Maintenance:
             "rng": self.position.rng().to_saved(),
         }
 
+    @interrupts_wait()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         try:
             step, data = int(state["step"]), state["data"]
@@ -236,6 +240,7 @@ class Maintenance:
             self._reporter.tell("warning", str(error))
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
+    @interrupts_wait()
     def restore(self, path: Path, resume_lr: str) -> None:
         """Load a verified checkpoint into the live run, and say whose learning rates are used."""
         self._reporter.step, text = saving.load(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from stayfinite.findings import TensorSummary
 from stayfinite.guarding.reporter import RunReporter
+from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.untouched import untouched
 from stayfinite.watch.finite import summarize
@@ -50,11 +51,12 @@ class HealthProbe:
         self._fn, self._state, self._reporter = fn, state, reporter
         self._worked = False
 
+    @interrupts_wait()
     def look(self, at: str) -> Look:
         """Call it before something ("epoch", "snapshot", "save") or after ("restore", "refusal")."""
         if self._fn is None:
             return Look()
-        with untouched(self._state):
+        with untouched(self._state), interrupts_pass():
             seen = self._call(self._fn)
         self._reporter.note(
             "probe",

@@ -12,6 +12,7 @@ import torch
 
 from stayfinite.guarding.health import Health
 from stayfinite.recover import CheckpointError, archive, checkpoint, sharded_checkpoint
+from stayfinite.recover.interrupts import interrupts_pass
 from stayfinite.recover.plan import factor_of
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.ranks import Ranks, rank, world_size
@@ -158,12 +159,13 @@ def load(
     """
     if resume_lr not in ("checkpoint", "config"):
         raise ValueError(f"guard.restore(resume_lr={resume_lr!r}): choose 'checkpoint' or 'config'")
-    if sharded_checkpoint.is_sharded_checkpoint(path):
-        payload = sharded_checkpoint.read(path, state, ranks)
-        bad = ranks.union([*health.bad_in(without_shards(payload)), *_bad_shards(payload)])
-    else:
-        payload = checkpoint.read(path)
-        bad = health.bad_in(payload)
+    with interrupts_pass():  # nothing is loaded yet
+        if sharded_checkpoint.is_sharded_checkpoint(path):
+            payload = sharded_checkpoint.read(path, state, ranks)
+            bad = ranks.union([*health.bad_in(without_shards(payload)), *_bad_shards(payload)])
+        else:
+            payload = checkpoint.read(path)
+            bad = health.bad_in(payload)
     if bad:
         raise CheckpointError(f"{path} is not restored: {_listed(bad)}. Restore an older one.")
     remark = _take_own(payload)
