@@ -7,6 +7,7 @@ import torch
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.replay.living import living, living_models
 from stayfinite.replay.measure import measurable
+from stayfinite.replay.noticed import WHOLE_UP_TO
 from stayfinite.replay.tracer import unfollowed
 
 _SWOLLEN = 1e10
@@ -41,9 +42,20 @@ def _sign(value: torch.Tensor, *, gradient: bool) -> str | None:
         return "NaN"
     if value.is_complex():
         return None
+    if not gradient and _counts_in_vain(value):
+        return "whole numbers in a row, some of them twice"
     value = value.float() if value.element_size() == 1 else value
     if bool(torch.isposinf(value).any()):
         return "Inf"  # -inf alone is a mask
     if gradient and bool((value.abs() > _SWOLLEN).any()):
         return f"values beyond {_SWOLLEN:g}"
     return None
+
+
+def _counts_in_vain(value: torch.Tensor) -> bool:
+    """0, 1, 2, ... in a dtype that cannot tell all of them apart."""
+    limit = WHOLE_UP_TO.get(value.dtype)
+    if limit is None or value.dim() != 1 or value.numel() <= limit:
+        return False
+    counted = torch.arange(value.numel(), dtype=torch.float32, device=value.device)
+    return bool((value == counted.to(value.dtype)).all())

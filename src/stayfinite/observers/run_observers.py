@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import LoadEvent, Place, ReplicaFacts
+from stayfinite.findings.subjects.run_record import LoadEvent, Place, ReplicaFacts, RoundedIntegers
 from stayfinite.hooks import Around, Listening, listen
 from stayfinite.observers.averages import AverageObserver
 from stayfinite.observers.checkpoint_files import CheckpointFileObserver
@@ -165,7 +165,13 @@ class RunObservers:
     @property
     def heard_nothing(self) -> bool:
         """No step, no optimizer, no load: nothing that a rule could be about."""
-        known = (self.optimizers.known, self.scalers.known, self.clips.known, self.module_loads)
+        known = (
+            self.optimizers.known,
+            self.scalers.known,
+            self.clips.known,
+            self.module_loads,
+            self._rounded,
+        )
         return not (self.history.step or any(known) or self.files.loads or self.targets.facts())
 
     def complete(self, step: FailedStep) -> FailedStep:
@@ -185,11 +191,15 @@ class RunObservers:
             resumes=self.resumes.facts(),
             schedulers=self.schedulers.facts(),
             targets=self.targets.facts(),
-            rounded=tuple(self.tracer.follower.noticed.rounded) if self.tracer is not None else (),
+            rounded=self._rounded,
         )
         if run.complete:
             run = replace(run, averages=self.averages.facts(), replicas=self._replicas())
         return replace(step, run=run)
+
+    @property
+    def _rounded(self) -> tuple[RoundedIntegers, ...]:
+        return tuple(self.tracer.follower.noticed.rounded) if self.tracer is not None else ()
 
     def _replicas(self) -> tuple[ReplicaFacts, ...]:
         traced = self.replicas.facts(living_models()) if self.replicas is not None else ()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
+from stayfinite.findings.outlier_batch import outlier_batch
 from stayfinite.findings.update_size import USUAL_UPDATE, AbsurdUpdate, first_absurd_update, usual_rate
 from stayfinite.remedies.around_updates import scaled_rates
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
@@ -37,9 +38,11 @@ class MeasuredRate(Remedy):
         )
 
     def fits(self, case: Case) -> bool:
-        """What failed depends on the size of the weights, or they were bad already; and one update was absurd."""
+        """What failed depends on the size of the weights, or they were bad already; and one update was absurd, of a
+        batch like the others: else that batch would set the rate of all."""
         by_size = case.kind in self.kinds or case.how.word in ("parameter", "state")
-        return by_size and first_absurd_update(case.step) is not None
+        outlier = outlier_batch(case.step.run.history)
+        return by_size and outlier is None and first_absurd_update(case.step) is not None
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         update = first_absurd_update(case.step)

@@ -19,7 +19,7 @@ from stayfinite.replay.sites import Site, written_by_user
 COMPARES = {"gt", "lt", "ge", "le", "eq"}
 _ARRIVALS_KEPT = 10_000
 _ROUNDED_KEPT = 16
-_WHOLE_UP_TO = {torch.bfloat16: 256.0, torch.float16: 2048.0}  # larger whole numbers are rounded
+WHOLE_UP_TO = {torch.bfloat16: 256.0, torch.float16: 2048.0}  # larger whole numbers are rounded
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Noticed:
 
     def round(self, running: Running, output: torch.Tensor, largest: float) -> None:
         """Remember whole numbers (positions, time steps) that a half dtype cannot tell apart."""
-        limit = _WHOLE_UP_TO.get(output.dtype)
+        limit = WHOLE_UP_TO.get(output.dtype)
         if limit is None or largest <= limit or output.dim() != 1 or len(self.rounded) >= _ROUNDED_KEPT:
             return
         source = next((read.tensor for read in running.reads if read.name == "self"), None)

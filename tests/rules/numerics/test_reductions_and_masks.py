@@ -128,6 +128,21 @@ MASK_VALUE = {
         loss = torch.softmax(s2, -1).pow(2).sum()  #!
         loss.backward()
     """,
+    "label smoothing over forbidden classes": """
+        net = nn.Linear(8, 5); allowed = torch.tensor([True, True, True, True, False])
+        logits = net(torch.randn(4, 8)).masked_fill(~allowed, float("-inf"))  #!
+        loss = F.cross_entropy(logits, torch.tensor([0, 1, 2, 3]), label_smoothing=0.1); loss.backward()
+    """,
+    "a label that the mask forbids": """
+        net = nn.Linear(8, 5)
+        mask = torch.zeros(5).masked_fill(torch.tensor([False] * 4 + [True]), float("-inf"))  #!
+        loss = F.cross_entropy(net(torch.randn(4, 8)) + mask, torch.tensor([0, 1, 2, 4])); loss.backward()
+    """,
+    "divergence from a uniform policy over legal and illegal moves": """
+        net = nn.Linear(8, 5); illegal = torch.tensor([False, False, True, False, True])
+        logp = net(torch.randn(4, 8)).masked_fill(illegal, -torch.inf).log_softmax(-1)  #!
+        loss = F.kl_div(logp, torch.full((4, 5), 0.2), reduction="batchmean"); loss.backward()
+    """,
     "a mask value that float16 does not have": """
         s = torch.randn(2, 4).half()
         out = torch.softmax(s.masked_fill(torch.tensor([True, False, False, True]), -1e9), -1)  #!

@@ -23,6 +23,7 @@ _JUDGES: Final[tuple[Callable[[FailedStep, TracedBirth], Mechanism | None], ...]
     domains.eps_vanished,
     hidden.behind_a_where,
     hidden.mask,
+    hidden.mask_in_the_loss,
     incoming.came_in,
     domains.inverse_function,
     reductions.decomposition,

@@ -70,6 +70,25 @@ def mask_without_softmax(step: FailedStep, birth: TracedBirth) -> Mechanism | No
     return Mechanism(Kind.MASK_OF_INFINITY, word=mistake) if mistake is not None else None
 
 
+def mask_in_the_loss(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
+    """A mask of -inf that did its work in a softmax, and then took part in what is summed up."""
+    written = birth.output
+    if birth.transition != "deliberate" or birth is not step.birth or written is None:
+        return None
+    if written.summary.nan or written.posinf or not written.neginf or not reaches(step, *_SOFTMAX):
+        return None
+    if any(not tensor.finite for tensor in step.batch):
+        return None  # it is data
+    by = "a label is among them" if reaches(step, "nll_loss") else "something sums over them, too"
+    return Mechanism(
+        Kind.MASK_OF_INFINITY,
+        written,
+        written.neginf,
+        f"{written.neginf} masked values of -inf reached the loss itself: {by}",
+        {"in_loss": True},
+    )
+
+
 def zero_times_infinity(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     """A product in which a zero meets NaN or Inf."""
     if behind(birth) not in _PRODUCTS or not birth.fact("zero_times_bad"):

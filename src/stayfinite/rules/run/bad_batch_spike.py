@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings.outlier_batch import OutlierBatch, outlier_batch
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import StepRecord
 from stayfinite.rules.evidence import depth_of_run_cause
@@ -60,8 +61,31 @@ class BadBatchSpike(Rule[FailedStep]):
             )
         elif subject.run.complete and not subject.births:
             yield from self._applied_spike(subject)
+        elif (outlier := outlier_batch(subject.run.history)) is not None:
+            yield self._never_came_back(subject, outlier)
         else:
             yield from self._jump(subject)
+
+    def _never_came_back(self, step: FailedStep, outlier: OutlierBatch) -> Finding:
+        """The failure is the end of what one batch began, however many steps ago."""
+        now = outlier.record
+        return self.finding(
+            f"step {now.step} was applied with a loss of {abs(now.loss or 0.0):.3g} (at most {outlier.loss:.3g} in the "
+            f"steps before) and a gradient norm of {now.grad_norm:.3g} (at most {outlier.grad_norm:.3g}), after "
+            f"updates of the usual size: that batch stands out, and the loss never came back",
+            fix=f"go back to before step {now.step}, skip its batch and look at its samples and targets; clipping "
+            "(clip_grad_norm_) bounds what one batch can do",
+            evidence={
+                "step": now.step,
+                "loss": now.loss,
+                "grad_norm": now.grad_norm,
+                "input": now.input_absmax,
+                "before": {"loss": outlier.loss, "grad_norm": outlier.grad_norm},
+            },
+            severity=Severity.ERROR,
+            depth=depth_of_run_cause(step),
+            place=step.run.optimizers[0].stepped if step.run.optimizers else None,
+        )
 
     def _jump(self, step: FailedStep) -> Iterator[Finding]:
         """The steps before were calm, and this one failed at a multiple of what was usual."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
+from stayfinite.findings.outlier_batch import outlier_batch
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.findings.update_size import (
@@ -76,7 +77,7 @@ class RateTooHigh(Rule[FailedStep]):
                 f"at learning rate {_shown(rate)} one update moved the weights {_how_far(moved)}",
                 fix=f"lower the learning rate {_to(subject, rate, moved)}, then restart from weights before the update",
                 evidence={"update_ratio": moved, "lr": rate},
-                depth=Depth.FIRST if absurd_rate(subject) else Depth.UPSTREAM,
+                depth=self._depth(subject),
                 place=place,
             )
             return
@@ -127,9 +128,15 @@ class RateTooHigh(Rule[FailedStep]):
                 "steps": grown.steps,
                 "lr": rate,
             },
-            depth=depth_of_run_cause(subject),
+            depth=max(depth_of_run_cause(subject), self._depth(subject)),
             place=place,
         )
+
+    def _depth(self, step: FailedStep) -> int:
+        """What went too far began with a batch that stood out: then the rate was good enough until it came."""
+        if absurd_rate(step):
+            return Depth.FIRST
+        return Depth.RUN if outlier_batch(step.run.history) is not None else Depth.UPSTREAM
 
 
 def _how_far(moved: float) -> str:
