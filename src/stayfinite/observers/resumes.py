@@ -24,7 +24,7 @@ from stayfinite.replay.measure import is_plain
 from stayfinite.replay.tracer import unfollowed
 from stayfinite.watch.optimizer_facts import rate_of
 
-_SAVES_KEPT, _RESUMES_KEPT = 16, 16
+_SAVES_KEPT, _RESUMES_KEPT, _KNOWN = 16, 16, 16
 _BEFORE, _AFTER = 32, 10  # losses kept
 _DEEP, _LOOKED_AT = 4, 2000  # of a checkpoint, to know it again: levels and entries,
 _TENSORS, _VALUES, _NUMBERS = 8, 1024, 8  # the beginnings of some tensors, and some plain numbers
@@ -41,6 +41,20 @@ class _Trained:
     rate: float | None
     losses: tuple[float, ...]
     went_on: list[float] = field(default_factory=list)  # what came after the save, without a load
+
+
+@dataclass(slots=True)
+class _Losses:
+    """The last losses of an optimizer, with what is needed to know its weights again when it is gone."""
+
+    optimizer: weakref.ref[torch.optim.Optimizer]
+    signature: Signature
+    memory: frozenset[int]  # where some of its weights are: a state_dict() that was kept is the same memory
+    rate: float | None = None
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=_BEFORE))
+
+    def at_a_save(self) -> _Trained:
+        return _Trained(self.optimizer, self.signature, self.rate, tuple(self.losses))
 
 
 @dataclass(slots=True)
@@ -69,7 +83,7 @@ class ResumeObserver:
     def __init__(self, history: RunHistory, optimizers: OptimizerObserver) -> None:
         self._history = history
         optimizers.listeners.append(self)
-        self._losses: dict[int, tuple[weakref.ref[torch.optim.Optimizer], deque[float]]] = {}
+        self._losses: dict[int, _Losses] = {}
         self._saves: deque[_Saved] = deque(maxlen=_SAVES_KEPT)
         self._loading = _Loading()
         self._resumes: deque[tuple[weakref.ref[torch.optim.Optimizer], Resume, list[float], list[float]]] = (
@@ -87,11 +101,7 @@ class ResumeObserver:
         with unfollowed():
             contents = _contents(obj)
         if contents is not None:
-            trained = [
-                _Trained(reference, signature_of(optimizer), rate_of(optimizer), tuple(losses))
-                for reference, losses in self._losses.values()
-                if (optimizer := reference()) is not None
-            ]
+            trained = [known.at_a_save() for known in self._losses.values() if known.optimizer() is not None]
             self._saves.append(_Saved(contents, here(), _has_optimizer(obj), trained))
         return result
 
@@ -104,8 +114,16 @@ class ResumeObserver:
             self._loading = _Loading(saved, here())
         return result
 
-    def module_loaded(self) -> None:
-        self._current().module = True
+    def module_loaded(self, state: Mapping[str, Any]) -> None:
+        """Weights were loaded: from a file, or from a state_dict() of this run that was kept in memory."""
+        loading = self._current()
+        loading.module = True
+        if loading.saved is not None:
+            return
+        kept = {t.data_ptr() for t in state.values() if isinstance(t, torch.Tensor) and is_plain(t)}
+        trained = [known.at_a_save() for known in self._losses.values() if known.memory & kept]
+        if trained:
+            loading.saved = _Saved(((), ()), here(), has_optimizer=True, trained=trained)
 
     def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
         self._current().optimizers.add(id(optimizer))
@@ -135,11 +153,12 @@ class ResumeObserver:
         same = trained[0] if len(trained) == 1 else None
         epoch, scheduler = loading.schedulers.get(id(optimizer), (None, Place()))
         saved = loading.saved
+        saved_at = saved.place if saved is not None else Place()
         resume = Resume(
             optimizer=type(optimizer).__name__,
             step=self._history.step,
-            saved=saved.place if saved is not None else Place(),
-            loaded=loading.place if loading.place.line else scheduler,
+            saved=saved_at,
+            loaded=next((place for place in (loading.place, scheduler) if place.line), saved_at),
             saved_optimizer=saved is not None and saved.has_optimizer,
             optimizer_loaded=id(optimizer) in loading.optimizers,
             has_moments=bool(optimizer.state),
@@ -156,10 +175,13 @@ class ResumeObserver:
         if loss is None:
             return
         known = self._losses.get(id(optimizer))
-        if known is None or known[0]() is not optimizer:
-            self._losses = {n: entry for n, entry in self._losses.items() if entry[0]() is not None}
-            known = self._losses[id(optimizer)] = (weakref.ref(optimizer), deque(maxlen=_BEFORE))
-        known[1].append(loss)
+        if known is None or known.optimizer() is not optimizer:
+            known = _Losses(weakref.ref(optimizer), signature_of(optimizer), _memory_of(optimizer))
+            self._losses.pop(id(optimizer), None)
+            self._losses = dict(islice(self._losses.items(), max(0, len(self._losses) - _KNOWN), None))
+            self._losses[id(optimizer)] = known
+        known.rate = rate_of(optimizer)
+        known.losses.append(loss)
         for saved in self._saves:
             for trained in saved.trained:
                 if len(trained.went_on) < _AFTER and trained.optimizer() is optimizer:
@@ -170,6 +192,11 @@ class ResumeObserver:
 
     def facts(self) -> tuple[Resume, ...]:
         return tuple(resume.with_losses(went_on, after) for _, resume, went_on, after in self._resumes)
+
+
+def _memory_of(optimizer: torch.optim.Optimizer) -> frozenset[int]:
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    return frozenset(weight.data_ptr() for weight in islice(weights, _TENSORS) if is_plain(weight))
 
 
 def _contents(obj: Any) -> Contents | None:

@@ -155,7 +155,7 @@ class RunObservers:
             bad = [name for name, value in items if isinstance(value, torch.Tensor) and is_bad(value)]
         if self.replicas is not None:
             self.replicas.loaded(module, state)
-        self.resumes.module_loaded()
+        self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
         missing = tuple(getattr(result, "missing_keys", ()))
         self.module_loads.append(
             LoadEvent("module", here(), self.history.step, missing=missing, nonfinite=tuple(bad[:16]))
