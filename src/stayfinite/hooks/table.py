@@ -102,6 +102,10 @@ HOOKS: tuple[Hook, ...] = (
         "get_lr",
         "errors that torch raises about values",
     ),
+    *(
+        Hook("library_check", "torch.linalg", name, "errors that torch raises about values")
+        for name in ("cholesky", "inv", "solve", "eigh", "svd")
+    ),
     Hook("library_check", _SCALER, "unscale_", "errors that torch raises about values"),
     Hook("library_check", _SCALER, "step", "errors that torch raises about values"),
     Hook("binary_target", "torch.nn.functional", "binary_cross_entropy_with_logits", "targets beyond 0..1"),

@@ -41,6 +41,9 @@ class FailureDetector:
         self._arrivals_seen = self._raised_seen = 0
         self._loss_is_bad = False
         self._by_birth: dict[int, Suspicion] = {}
+        self._raised_by: dict[
+            Any, Suspicion
+        ] = {}  # the last error of a function that has not gone well since
         self.healthy_until = -1  # journal entries before this number were followed by a healthy step
         self.history.listeners.append(self._step_is_over)
 
@@ -260,20 +263,28 @@ class FailureDetector:
                 evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
             if evidence is not None:
                 self._suspect("exception", replace(evidence, failure=failure), caught=True)
+            elif not self.tracer.active:
+                self._suspect("exception", None, caught=True)  # where it became bad, a second run may tell
             raise
 
     def _library_check(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks that torch makes in Python; an error of theirs counts when a rule knows what it means."""
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
         except (ValueError, RuntimeError, AssertionError, IndexError) as error:
             failure = Failure(type(error).__name__, str(error), here(), caught=True)
             evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
             given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and measurable(v)]
             # What was given NaN has a history of its own, which the error does not tell.
-            if not any(is_bad(value) for value in given) and explain(evidence):
-                self._suspect("exception", evidence, caught=True)
+            bad = any(is_bad(value) for value in given)
+            if not bad and explain(evidence):
+                self._raised_by[original] = self._suspect("exception", evidence, caught=True)
+            elif bad and not self.tracer.active:
+                self._raised_by[original] = self._suspect("exception", None, caught=True)
             raise
+        if self._raised_by and (suspicion := self._raised_by.pop(original, None)) is not None:
+            self.suspicions.withdraw(suspicion)  # the script tried again, and it went well
+        return result
 
     def note_raised(self) -> None:
         """Errors raised by ops; only those that values explain count, an ordinary bug is none of ours."""
@@ -313,7 +324,7 @@ class FailureDetector:
         step: int | None = None,
         went_on: bool = False,
         roots: frozenset[int] = NO_ROOTS,
-    ) -> None:
+    ) -> Suspicion:
         at = self.history.step if step is None else step
         if evidence is not None:
             self.history.running.input_absmax = self._batch.absmax()
@@ -335,3 +346,4 @@ class FailureDetector:
         for number in roots:
             if number in births and births[number].transition != "deliberate":
                 self._by_birth[number] = suspicion
+        return suspicion

@@ -103,6 +103,10 @@ class Suspicions:
         """Something was seen in this step."""
         return any(known.step == step for known in self.all)
 
+    def withdraw(self, suspicion: Suspicion) -> None:
+        """It was nothing."""
+        self.all = [known for known in self.all if known is not suspicion]
+
     def forget_unlocated(self, step: int) -> None:
         """A replay has shown what was only seen in this step."""
         self.all = [known for known in self.all if known.step != step or known.evidence is not None]
