@@ -22,7 +22,6 @@ from stayfinite.prove.written_test import test_of
 from stayfinite.sandbox import process
 
 _STARTING = 60.0  # seconds that python and torch may take before the first trial
-_RUNS = 4  # a proof of fewer runs than this proves nothing
 
 
 def prove(
@@ -41,7 +40,7 @@ def prove(
         return
     failure = second_run.FailurePoint(incident.step, seconds(incident.step), f"step {incident.step} failed")
     reason = second_run.obstacle(options, beginning, failure)
-    if reason is None and _RUNS * failure.seconds > options.prove_limit:
+    if reason is None and failure.seconds > options.prove_limit:
         reason = (
             f"one run to the failing step takes {failure.seconds:.0f} s, and trying may take "
             f"{options.prove_limit:.0f} s (--prove-limit)"

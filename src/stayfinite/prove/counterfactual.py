@@ -26,6 +26,7 @@ from stayfinite.remedies.remedy import Case, Prescription
 from stayfinite.remedies.source import SourceSite
 
 _NULL_RUNS = 3
+_LEAST_RUNS = 4  # a proof of fewer proves nothing
 _BLAME_RUNS, _SHARE_OF_BLAME = (
     3,
     0.25,
@@ -62,6 +63,8 @@ class Counterfactual:
         first, stage, late = self._untouched(reported)
         if stage is None:
             return ProofReport(remark=nothing_failed(first))
+        if self._past and self._trial.left < (_LEAST_RUNS - 1) * self._trial.typical:
+            return ProofReport(remark=self._too_long())
         null, until = [first], stage.step.step + 1  # where it fails is known now
         if self._past and not late:
             again = self._followed_late(stage)
@@ -92,6 +95,14 @@ class Counterfactual:
         compare(self._done, case)
         self._sum_up(stage, report)
         return report
+
+    def _too_long(self) -> str:
+        """Asked of a run of the proof itself: the user's own may have been slower, beside other work or by locating."""
+        one, all_of_it = self._trial.typical, self._trial.seconds
+        return (
+            f"no remedy was tried: one run to the failing step takes {one:.0f} s, and trying may take "
+            f"{all_of_it:.0f} s (--prove-limit)"
+        )
 
     def _untouched(self, reported: ReportedBirth | None) -> tuple[TrialResult, Stage | None, bool]:
         """A run as it is, what failed in it, and whether it was followed around the failing step only: that shows
