@@ -141,6 +141,20 @@ def test_logarithms_of_subnormal_numbers_are_part_of_the_failure(tmp_path: Path,
     assert tried["log-floor"].distortion == 0.0 and math.isfinite(tried["log-floor"].loss or math.nan)
 
 
+COMPILER = """def compiler(graph, inputs):
+    raise SystemExit(3)
+square = torch.compile(lambda t: t * t, backend=compiler)
+optimizer ="""
+COMPILED = LATE.replace("optimizer =", COMPILER).replace("model(x).pow(2)", "square(model(x))")
+
+
+def test_steps_that_nobody_follows_are_not_compiled(tmp_path: Path, state: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED.replace("step == 9", "False"))
+    result = run_trial(Options(str(script)), state, Plan(until=6, follow_until=2), 60.0)
+    assert result.clean and result.steps > 6
+
+
 def test_threads_sleep_and_the_script_does_not_see_why(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = sleeping_threads.with_sleeping_threads({"HOME": "/"})
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"

@@ -26,6 +26,7 @@ from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
 from stayfinite.prove.expression import ExpressionRecord
 from stayfinite.prove.trial import Plan, TrialResult
+from stayfinite.replay.installing import compiled_code_runs_eagerly
 
 _FURTHER_AFTER_FAILURE = 3  # of an untouched run, which may have more than one place to look at
 _OF_STEPS = ("trace_from_step", "trace_until_step", "stop_after_step")
@@ -117,6 +118,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     os._exit = hard_exit  # type: ignore[assignment]
     with ExitStack() as stack:
         stack.enter_context(record.in_effect())
+        if plan.follow_from is None:  # what began eagerly is not compiled where nobody follows any more
+            stack.callback(compiled_code_runs_eagerly())
         _install(plan.texts)
         session.start()
         session.history.listeners.append(end_when_settled)
