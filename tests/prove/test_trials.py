@@ -155,6 +155,23 @@ def test_steps_that_nobody_follows_are_not_compiled(tmp_path: Path, state: Path)
     assert result.clean and result.steps > 6
 
 
+NOTHING_SELECTED = """import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Linear(4, 1)
+scores = net(torch.randn(9, 4)).squeeze(1)
+hard = scores > 1e6
+loss = scores.pow(2).mean() + 0.1 * scores[hard].mean() + 0.1 * torch.mean(scores[hard] - 1)
+loss.backward()
+"""
+
+
+def test_a_mean_of_what_is_selected_in_place_is_guarded(tmp_path: Path, state: Path) -> None:
+    report, _ = proof(tmp_path, state, NOTHING_SELECTED, None)
+    assert report.proved is not None and report.proved.remedy == "guarded-mean"
+    assert "+loss = scores.pow(2).mean() + 0.1 * ((chosen" in (report.patch or "")  # what is healthy stays
+
+
 def test_threads_sleep_and_the_script_does_not_see_why(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = sleeping_threads.with_sleeping_threads({"HOME": "/"})
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
