@@ -144,3 +144,21 @@ def test_where_the_process_cannot_fork_it_is_said(tmp_path: Path, monkeypatch: p
     incident, same = failed(tmp_path, 0, squared, bad_sample)
     assert same and incident.tried == [] and "initialised cuda" in incident.proof_remark
     assert "`stayfinite run` tries in a process of its own" in incident.proof_remark
+
+
+def by_its_range(model: nn.Module, batch: Tensor) -> Tensor:
+    return (model(batch) / (batch[:, 0].amax() - batch[:, 0].amin())).pow(2).mean()
+
+
+def test_what_is_finite_and_ruins_the_weights_in_one_update_is_no_cure(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 1e-3), run_dir=tmp_path, quiet=True)
+    for _ in range(3):
+        guard.step(by_its_range, model, torch.rand(8, 4))
+    data = 1e4 * torch.rand(8, 4)
+    data[:, 0] = 1.0
+    incident = guard.step(by_its_range, model, data).incident
+    assert incident is not None
+    guarded = next(one for one in incident.tried if one.remedy == "guarded-division")
+    assert guarded.verdict == "distorts" and "moves the weights" in guarded.reason

@@ -51,12 +51,12 @@ class BodyReplay(TrialReplay):
             if found is None and self._bad:
                 found = FailedStep(0, "state", "gradient")
             failures = [found] if found is not None else []
-            losses, applied = list(self._losses), self._applied
+            losses, applied, moved = list(self._losses), self._applied, list(self._moved)
             if not failures and healthy is not None:
                 steps = 1
                 self._run(healthy.batches)
                 failures = [FailedStep(1, "state", "loss")] if self._bad else []
-        return TrialResult(failures=failures, losses=losses, steps=steps, applied=applied)
+        return TrialResult(failures=failures, losses=losses, steps=steps, applied=applied, moved=moved)
 
     def make(
         self, batches: Sequence[Any], around: Callable[[Any], AbstractContextManager[Any]], after: int
@@ -107,7 +107,8 @@ class BodyReplay(TrialReplay):
         if self._bad:
             return value
         with self._taken_back():
-            step(*([lambda: value] if closure is not None else []))
+            with self._measured(parameters):
+                step(*([lambda: value] if closure is not None else []))
             self._applied += 1
             if self._counts and self._applied == 1:
                 self._recovery.ladder.counters.applied += 1  # which the body may read

@@ -215,6 +215,7 @@ class StepProof:
         except NotInMemory as reason:
             result = TrialResult(error=str(reason))
         result.values, result.learns, result.inputs = record.values, record.learns, record.inputs
+        result.moved = [*self._usual_updates(), *result.moved]
         result.failures = [replace(one, judged=judge(one)) for one in map(self._with_facts, result.failures)]
         return result
 
@@ -223,6 +224,15 @@ class StepProof:
         run, now = self.failed.run, self.failed.step
         history = tuple(replace(record, step=record.step - now) for record in run.history)
         return replace(found, run=replace(run, history=history))
+
+    def _usual_updates(self) -> list[tuple[int, float]]:
+        """How far the updates before this step moved the weights; this one is step 0."""
+        history = self.failed.run.history
+        return [
+            (r.step - self.failed.step, r.update_ratio)
+            for r in history
+            if r.update_ratio is not None and r.step < self.failed.step
+        ]
 
     def _blame(self) -> Replays | None:
         """This batch and another one, in the present state and in the last good one; this one three times."""

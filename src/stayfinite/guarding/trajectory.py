@@ -18,7 +18,7 @@ from stayfinite.findings.trial import Tried
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import FURTHER, PastStep
 from stayfinite.guarding.trial_replay import norm_is_finite
-from stayfinite.prove.counterfactual import MOVES_TOO_MUCH
+from stayfinite.prove.judgement import MOVES_TOO_MUCH
 from stayfinite.prove.live_code import swapped
 from stayfinite.recover.recovery import Recovery
 from stayfinite.remedies.remedy import Remedy

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.locate import Replay
 from stayfinite.prove.trial import TrialResult
+from stayfinite.recover.recovery import Recovery
 from stayfinite.watch.losses import as_loss, split_aux
+from stayfinite.watch.updates import UpdateSampler
 from stayfinite.watch.watcher import Call, Window
 
 
@@ -22,6 +26,10 @@ def norm_is_finite(gradients: Sequence[torch.Tensor]) -> bool:
 
 class TrialReplay(Replay):
     """Follows the step, or only asks whether something is bad."""
+
+    def __init__(self, recovery: Recovery, attempt: Attempt) -> None:
+        super().__init__(recovery, attempt)
+        self._moved: list[tuple[int, float]] = []  # by updates, in sizes of the weights
 
     def with_update(self, healthy: Window | None) -> TrialResult:
         """Follow the step and its update; then a healthy one with what came of it."""
@@ -43,16 +51,34 @@ class TrialReplay(Replay):
                 found, applied = self.evidence(), 1
             failures = [found] if found is not None else []
         steps = 0
+        self._moved.clear()
         if not failures and healthy is not None:
             steps = 1
             if self._is_bad(calls) or self._updated_is_bad(healthy.calls):
                 failures = [FailedStep(1, "state", "loss")]
-        return TrialResult(failures=failures, losses=losses, steps=steps, applied=applied)
+        return TrialResult(
+            failures=failures, losses=losses, steps=steps, applied=applied, moved=list(self._moved)
+        )
 
     def _updated_is_bad(self, following: Sequence[Call]) -> bool:
         """Make the update of the gradients that are there, for good, and ask a further batch."""
-        self._update()
+        with self._measured(
+            [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        ):
+            self._update()
         return self._is_bad(following)
+
+    @contextmanager
+    def _measured(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+        """An update of the failing step, and how far it moves the weights: finite may still be no training."""
+        with self.only_looking():
+            sampler = UpdateSampler(parameters)
+            sampler.before()
+        yield
+        with self.only_looking():
+            moved = sampler.after()
+        if moved is not None:
+            self._moved.append((0, float(moved)))
 
     def _update(self) -> None:
         """Clipped as the guard clips."""

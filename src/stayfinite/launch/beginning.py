@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from stayfinite.launch import sleeping_threads
 from stayfinite.launch.file_changes import FileChanges
-from stayfinite.sandbox.hash_seed import seed_of_this_run
+from stayfinite.sandbox.hash_seed import seed_of_this_run, with_seed
 
 VARIABLE = "STAYFINITE_SECOND_RUN"
 
@@ -39,6 +40,11 @@ class Beginning:
         beside = str(Path(target).parent) if Path(target).is_file() else self.folder
         self.files.start([self.folder, beside, *folders])
 
+    def again(self, state: Path) -> dict[str, str]:
+        """The environment of a process that runs the script again, and finds there what `save` has written."""
+        environment = sleeping_threads.with_sleeping_threads(with_seed(self.environment, self.hash_seed))
+        return {**environment, VARIABLE: str(state)}
+
     def save(self, path: Path, **more: Any) -> None:
         """For a second run; `more` is what it is to do."""
         state = {"python": self.python, "numpy": self.numpy, "threads": self.threads, **more}
@@ -50,6 +56,7 @@ def restore() -> dict[str, Any] | None:
     path = os.environ.pop(VARIABLE, None)
     if path is None:
         return None
+    sleeping_threads.forget()
     state: dict[str, Any] = pickle.loads(Path(path).read_bytes())
     random.setstate(state.pop("python"))
     threads, numpy = state.pop("threads"), state.pop("numpy")

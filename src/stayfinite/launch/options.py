@@ -27,5 +27,6 @@ class Options:
     clip: float | None = None
     traced: bool = False  # in a second run: follow every op, refuse nothing
     trace_from_step: int | None = None  # in a second run: trace from here on
+    trace_until_step: int | None = None  # in a second run: and no further than this
     stop_after_step: int | None = None  # in a second run: nothing after this step is of interest
     ended: Path | None = None  # in a second run: say here how far it came

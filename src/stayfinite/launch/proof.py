@@ -14,17 +14,14 @@ from pathlib import Path
 from stayfinite.findings import Incident, Severity
 from stayfinite.findings.proven import attach
 from stayfinite.findings.trial import ProofReport
-from stayfinite.launch import beginning as beginnings
 from stayfinite.launch import second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.script_capsule import facts_of
 from stayfinite.prove.written_test import test_of
 from stayfinite.sandbox import process
-from stayfinite.sandbox.hash_seed import with_seed
 
 _STARTING = 60.0  # seconds that python and torch may take before the first trial
-_RUNS = 4  # a proof of fewer runs than this proves nothing
 
 
 def prove(
@@ -43,7 +40,7 @@ def prove(
         return
     failure = second_run.FailurePoint(incident.step, seconds(incident.step), f"step {incident.step} failed")
     reason = second_run.obstacle(options, beginning, failure)
-    if reason is None and _RUNS * failure.seconds > options.prove_limit:
+    if reason is None and failure.seconds > options.prove_limit:
         reason = (
             f"one run to the failing step takes {failure.seconds:.0f} s, and trying may take "
             f"{options.prove_limit:.0f} s (--prove-limit)"
@@ -88,18 +85,18 @@ def _in_sandbox(
                     "module": options.module,
                     "file": birth.file,
                     "line": birth.line,
+                    "step": incident.step,
+                    "op": birth.op,
                     "seconds": options.prove_limit,
                 }
             )
         )
-        environment = with_seed(beginning.environment, beginning.hash_seed)
-        environment[beginnings.VARIABLE] = str(state)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         done = process.run(
             [sys.executable, *flags, "-m", "stayfinite.launch.proving", str(exchange)],
             second_run.sandbox_kind(options),
             options.prove_limit + _STARTING,
-            environment=environment,
+            environment=beginning.again(state),
             folder=beginning.folder,
             exchange=exchange,
             past=past,

@@ -16,7 +16,7 @@ from stayfinite.findings.rule import all_rules
 from stayfinite.launch import beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.trial import run_trial
-from stayfinite.prove.counterfactual import Counterfactual
+from stayfinite.prove.counterfactual import Counterfactual, ReportedBirth
 from stayfinite.remedies.remedy import all_remedies
 
 
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     proof = Counterfactual(
         lambda plan, seconds: run_trial(options, state, plan, seconds), task["seconds"], say
     )
-    report = proof.report((task["file"], task["line"]))
+    report = proof.report(ReportedBirth(task["file"], task["line"], task["step"], task["op"]))
     (folder / "proof.part").write_text(dumps(report.to_json()), encoding="utf-8")
     (folder / "proof.part").replace(folder / "proof.json")
 

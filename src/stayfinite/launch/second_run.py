@@ -16,11 +16,9 @@ from typing import Any
 import torch
 
 from stayfinite.findings import Finding, Incident
-from stayfinite.launch import beginning as beginnings
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.options import Options
 from stayfinite.sandbox import landlock, process, support
-from stayfinite.sandbox.hash_seed import with_seed
 from stayfinite.sandbox.process import Kind, ProcessResult
 
 _SLOWDOWN, _AT_LEAST = 15.0, 120.0  # a traced step costs several plain ones
@@ -182,10 +180,10 @@ def _run(
         command = ["run", "--format", "json", "--output", str(output)]
         command += ["--max-incidents", str(options.max_incidents)]
         command += [*(["-m"] if options.module else []), options.target, *options.arguments]
-        environment = with_seed(beginning.environment, beginning.hash_seed)
-        environment = {**environment, beginnings.VARIABLE: str(state)}
         limit = max(1.0, end - time.monotonic())
-        done = in_fresh_process(command, environment, limit, kind, beginning.folder, exchange, past)
+        done = in_fresh_process(
+            command, beginning.again(state), limit, kind, beginning.folder, exchange, past
+        )
         result = SecondRun(incidents=_read_incidents(output))
         told = json.loads(ended.read_text()) if ended.exists() else {}
     result.reached = bool(told) and told["step"] > failure.step

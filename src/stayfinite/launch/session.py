@@ -98,9 +98,11 @@ class Session:
         return original(*args, **kwargs)
 
     def _step_is_over(self, record: StepRecord) -> None:
-        """In a second run: begin to trace shortly before the failing step, and end after it."""
+        """In a second run: trace shortly before the failing step, perhaps no longer than it, and end after it."""
         options, step = self.options, self.history.step
-        if options.trace_from_step is not None and step >= options.trace_from_step:
+        if options.trace_until_step is not None and step > options.trace_until_step:
+            self.tracer.stop()
+        elif options.trace_from_step is not None and step >= options.trace_from_step:
             self.tracer.start()
         if options.stop_after_step is not None and step > options.stop_after_step:
             os._exit(0)  # through the replaced _exit: what was found is written first

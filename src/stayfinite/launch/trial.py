@@ -26,8 +26,10 @@ from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
 from stayfinite.prove.expression import ExpressionRecord
 from stayfinite.prove.trial import Plan, TrialResult
+from stayfinite.replay.installing import compiled_code_runs_eagerly
 
 _FURTHER_AFTER_FAILURE = 3  # of an untouched run, which may have more than one place to look at
+_OF_STEPS = ("trace_from_step", "trace_until_step", "stop_after_step")
 _TRAINED = ("parameter", "optimizer state")  # a buffer may hold -Inf by design: a mask
 
 
@@ -79,6 +81,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
         asked["stop_after_step"] = plan.until
     if plan.follow_from is not None:
         asked["trace_from_step"] = plan.follow_from
+    if plan.follow_until is not None:
+        asked["trace_until_step"] = plan.follow_until
     session = Session(_traced(options, asked))
     arranged = ArrangedStep(plan.arrangement, session) if plan.arrangement is not None else None
     record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)
@@ -114,6 +118,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
     os._exit = hard_exit  # type: ignore[assignment]
     with ExitStack() as stack:
         stack.enter_context(record.in_effect())
+        if plan.follow_from is None:  # what began eagerly is not compiled where nobody follows any more
+            stack.callback(compiled_code_runs_eagerly())
         _install(plan.texts)
         session.start()
         session.history.listeners.append(end_when_settled)
@@ -129,7 +135,7 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
 
 
 def _traced(options: Options, asked: dict[str, Any]) -> Options:
-    known = {key: asked[key] for key in ("trace_from_step", "stop_after_step") if key in asked}
+    known = {key: asked[key] for key in _OF_STEPS if key in asked}
     return replace(options, traced=True, locate="off", output=None, run_dir=None, **known)
 
 

@@ -17,6 +17,8 @@ _TOO_LARGE: Final = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
 _GROWS_ON: Final = 10.0
 _SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
 _NEAR: Final = 8
+MOVES_TOO_MUCH: Final = 0.01  # of their size: so far healthy values may not move
+DIGITS: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # of a number, that these dtypes hold
 
 
 def works(stage: Stage, result: TrialResult) -> bool:
@@ -44,8 +46,43 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
     return "no update was made any more"
 
 
-def moves(moved: float | None, verdict: str) -> str:
-    return f"finite, but healthy values move by {moved:.1g} of their size" if verdict == "distorts" else ""
+def judged(
+    stage: Stage,
+    result: TrialResult,
+    case: Case,
+    remedies: Sequence[Remedy],
+    moved: float | None,
+    *,
+    control: bool,
+) -> tuple[str, str]:
+    """The verdict on a trial of these remedies (the last one is new), and why in a few words."""
+    newest = remedies[-1]
+    later = postponed(stage, result, case) if newest.only_wider else None
+    if later is not None:
+        return "postpones", later
+    stuck = any(one.leaves_steps_out for one in remedies) and result.applied <= stage.step.step
+    if not works(stage, result) or stuck:
+        return "failed", why_failed(stage, result, case.birth.birth.line)
+    if moved is not None and moved > _allowed(case, newest):
+        return "distorts", f"finite, but healthy values move by {moved:.1g} of their size"
+    ruin = ruins_the_weights(stage, result)
+    if ruin is not None:
+        return "distorts", ruin
+    if not newest.is_cure:
+        return "unclear", "finite, but what made the numbers so large is as it was"
+    if control and newest.trains_otherwise:
+        # Every update is another one, so this is another course of the weights: no word on the place that failed.
+        return "unclear", "finite, on another course of the weights that did not come to this place"
+    return "proved", ""
+
+
+def _allowed(case: Case, newest: Remedy) -> float:
+    """How far healthy values may move. The same formula in a wider dtype shows what the narrow one had rounded: where
+    nearly equal numbers are subtracted, that is half of its digits."""
+    if not newest.only_wider:
+        return MOVES_TOO_MUCH
+    narrow = [DIGITS[o.dtype] for o in case.birth.operands if o.dtype in DIGITS]
+    return max(MOVES_TOO_MUCH, math.sqrt(max(narrow, default=0.0)))
 
 
 def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:

@@ -99,6 +99,14 @@ def failing_part(value: Tensor, case: Case) -> Tensor | None:
     return bad if bool(bad.any()) else None
 
 
+def brink_part(value: Tensor, case: Case) -> Tensor | None:
+    """Beside the logarithm of 0, that of numbers which have begun to be rounded to 0: in no healthy batch is one."""
+    if case.kind is not Kind.LOG_OF_ZERO or not value.is_floating_point():
+        return None
+    near = value < math.log(torch.finfo(value.dtype).tiny)
+    return near if bool(near.any()) else None
+
+
 def moved_losses(stage: Stage, result: TrialResult) -> float | None:
     """How far the losses of the healthy steps before the failing one moved."""
     before = {step: loss for step, loss in stage.result.losses if step < stage.step.step}

@@ -35,6 +35,7 @@ class Plan:
     failing: Sequence[Tensor | None] = ()
     until: int | None = None  # the last step of interest
     follow_from: int | None = None  # the first step that is followed op by op; None: all of them
+    follow_until: int | None = None  # the last one; those after it are only watched
     arrangement: Arrangement | None = None
     names: tuple[str, ...] = ()  # of which the values are kept where the expression fails
 

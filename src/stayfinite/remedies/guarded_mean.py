@@ -6,7 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, argument, called, is_pure
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_method, is_pure, new_name
 
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss")
 
@@ -23,15 +23,11 @@ class GuardedMean(Remedy):
         site = case.site
         assert site is not None
         found: list[Edit] = []
-        for node in site.calls("mean"):
-            values = argument(node, site)
-            if (
-                values is not None
-                and isinstance(values, ast.Name)
-                and len(node.args) + len(node.keywords) <= 1
-            ):
-                code = site.code(values)
-                found.append(site.replace(node, f"({code}.sum() / max(1, {code}.numel()))"))
+        means = site.calls("mean")
+        for node in [one for one in means if _may_select(argument(one, site))] or means:
+            text = _mean_of_all(node, site, len(found))
+            if text is not None:
+                found.append(site.replace(node, text))
         for node in site.calls("cross_entropy", "nll_loss"):
             labels = argument(node, site, 1, "target")
             names = {k.arg for k in node.keywords}
@@ -56,3 +52,26 @@ class GuardedMean(Remedy):
                 if isinstance(one, ast.Call) and called(one) != "backward" and len(one.args) == 2:
                     return [site.replace(one, f"{site.torch}.nan_to_num({site.code(one)})")]
         return []
+
+
+def _may_select(values: ast.expr | None) -> bool:
+    """A name may stand for what was selected; of other expressions those that select do."""
+    return isinstance(values, ast.Name) or any(
+        isinstance(one, ast.Subscript) or (isinstance(one, ast.Call) and called(one) == "masked_select")
+        for one in (ast.walk(values) if values is not None else ())
+    )
+
+
+def _mean_of_all(node: ast.Call, site: SourceSite, number: int) -> str | None:
+    """x.mean() or torch.mean(x), without a dim. What is no name is given one at its place: it is computed once."""
+    values = argument(node, site)
+    if values is None or node.keywords or len(node.args) != (0 if is_method(node, site) else 1):
+        return None
+    if isinstance(values, ast.Name):
+        return f"({values.id}.sum() / max(1, {values.id}.numel()))"
+    if isinstance(site.scope(node), ast.Lambda) or any(
+        isinstance(one, ast.Call) and called(one) == "mean" for one in ast.walk(values)
+    ):
+        return None
+    name = new_name(site, "chosen", number)
+    return f"(({name} := {site.code(values)}).sum() / max(1, {name}.numel()))"

@@ -45,7 +45,7 @@ class MaxSubtraction(Remedy):
 
 
 def _largest(node: ast.Call, inside: ast.expr, site: SourceSite) -> str:
-    """The maximum, of each group if the exponentials are summed by group with index_add or scatter_add."""
+    """The maximum: of each group, or of each row, where the exponentials are summed by group or by row."""
     x = site.term(inside)
     statement = site.statement(node)
     name = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
@@ -62,4 +62,25 @@ def _largest(node: ast.Call, inside: ast.expr, site: SourceSite) -> str:
                     given = f'{dim}, {index}, {x}.detach(), "amax", include_self=False'
                     groups = f"{site.term(base)}.scatter_reduce({given})"
                     return f"{groups}[{index}]"
-    return f"{x}.detach().max()"
+    row = _summed_over(node, name.id if isinstance(name, ast.Name) else None, site)
+    return f"{x}.detach().max()" if row is None else f"{x}.detach().amax({row}, keepdim=True)"
+
+
+def _summed_over(node: ast.Call, name: str | None, site: SourceSite) -> str | None:
+    """The dim of `e.sum(dim)`, where `e` is these exponentials or their name; None if there is none, or several.
+
+    What is far below the largest of all may be the largest of its row: without this its row would sum to 0.
+    """
+    dims = set()
+    for call in ast.walk(site.scope(node)):
+        if not isinstance(call, ast.Call) or called(call) != "sum":
+            continue
+        base = argument(call, site)
+        same = base is not None and site.code(base) in (name, site.code(node))
+        method = isinstance(call.func, ast.Attribute) and base is call.func.value
+        given = call.args[0 if method else 1 :][:1] or [
+            k.value for k in call.keywords if k.arg in ("dim", "axis")
+        ]
+        if same:
+            dims.add(site.code(given[0]) if given else None)
+    return dims.pop() if len(dims) == 1 else None

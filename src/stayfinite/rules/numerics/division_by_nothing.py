@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 _WORDS = {
@@ -35,8 +36,8 @@ class DivisionByNothing(Rule[FailedStep]):
     `/ mask.sum().clamp(min=1)`: the numerator is 0 anyway. Filter empty samples, smooth class counts by one.
 
     ## The popular fix that does not work
-    Skipping steps whose loss is NaN without looking: the empty samples stay, and every average of losses that
-    saw one is NaN too.
+    Skipping steps whose loss is NaN without looking: what made the divisor zero (an empty sample, a setting that
+    is 0) stays, and every average of losses that saw such a step is NaN too.
 
     ## References
     microsoft/LMOps#38, perslev/MultiPlanarUNet#24
@@ -50,9 +51,9 @@ class DivisionByNothing(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.DIVISION_BY_ZERO):
             how, divisor = born.how, born.how.operand
+            what = _what(how.word, divisor)
             yield self.finding(
-                f"division by {counted(how.count, 'zero')}: the divisor is {_WORDS.get(how.word, f'a {how.word}')}, "
-                f"{source_of(divisor)} ({span(divisor)})",
+                f"division by {counted(how.count, 'zero')}: the divisor is {what} ({span(divisor)})",
                 fix="divide by count.clamp(min=1) and filter what has nothing to count"
                 if how.word in ("count", "sum")
                 else "find out why the divisor is zero; where zero is legal, clamp it away from 0",
@@ -66,3 +67,10 @@ class DivisionByNothing(Rule[FailedStep]):
                 fix="smooth the counts (add 1 to each) or leave absent classes out",
                 **told(born),
             )
+
+
+def _what(word: str, divisor: Operand | None) -> str:
+    """The kind of number, and where it was made; a number of the script itself was made nowhere."""
+    if word == "constant":
+        return "a number that the script sets"
+    return f"{_WORDS.get(word, f'a {word}')}, {source_of(divisor)}"

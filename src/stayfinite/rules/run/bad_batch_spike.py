@@ -156,9 +156,9 @@ def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float
 def _stands_out(
     before: Sequence[float | None], now: float | None, factor: float
 ) -> tuple[float, float] | None:
-    """The value and the largest shortly before it, when it is `factor` times as large."""
+    """The value and the largest shortly before it, when it is `factor` times as large. Inf is no spike."""
     known = [abs(value) for value in before if value is not None and math.isfinite(value)]
-    if now is None or math.isnan(now) or len(known) < _HEALTHY_STEPS:
+    if now is None or not math.isfinite(now) or len(known) < _HEALTHY_STEPS:
         return None
     usual = max(known[-_RECENT:])
     return (abs(now), usual) if abs(now) > factor * max(usual, 1e-30) else None

@@ -1,0 +1,42 @@
+"""What candidates say about each other: one that works shows what another one gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stayfinite.prove.attempted import Attempted
+from stayfinite.prove.judgement import leaves_the_update, was_rounded_to_zero
+from stayfinite.remedies.measured_rate import MeasuredRate
+from stayfinite.remedies.remedy import Case
+
+
+def compare(done: Sequence[Attempted], case: Case) -> None:
+    """Take the word proved from those that another one shows to be no cure."""
+    _judge_gradients(done, case)
+    _judge_updates(done, case)
+
+
+def _judge_gradients(done: Sequence[Attempted], case: Case) -> None:
+    """A remedy that cuts the failing sample off loses where another one lets it learn, or where one could: what a
+    smooth function has rounded to 0 has a gradient in log space, whether or not that form was found."""
+    one_learns = any(one.learns and one.tried.proved for one in done)
+    rounded = was_rounded_to_zero(case)
+    for one in done:
+        needless = one_learns or (rounded and any(remedy.cuts_off for remedy in one.remedies))
+        if one.learns is False and one.tried.proved and not one.tried.control and needless:
+            one.tried = replace(
+                one.tried,
+                verdict="no gradient",
+                reason="finite, but the failing sample gets no gradient any more",
+            )
+
+
+def _judge_updates(done: Sequence[Attempted], case: Case) -> None:
+    """Where the learning rate that an absurd update asks for cures, what leaves that update as it is does not."""
+    if not any(one.tried.proved and MeasuredRate.name == one.tried.remedy for one in done):
+        return
+    for one in done:
+        reason = leaves_the_update(case, one.remedies) if one.tried.proved else None
+        if reason is not None and not one.tried.control:
+            one.tried = replace(one.tried, verdict="unclear", reason=reason)
