@@ -38,7 +38,10 @@ class RateIsZero(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        seen = [record.lr for record in (*subject.run.first_steps, *subject.run.history)]
+        records = (*subject.run.first_steps, *subject.run.history)
+        if not any(record.applied for record in records):
+            return  # nothing was trained: a warm-up that begins at zero waits for the first update
+        seen = [record.lr for record in records]
         resumed = bool(subject.run.loads) or any(
             schedule.start_epoch > 0 for schedule in subject.run.schedulers
         )
