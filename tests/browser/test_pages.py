@@ -145,6 +145,15 @@ def test_the_names_on_the_left_are_inside_their_plots(browser: Browser, pages: d
     assert outside == []
 
 
+def test_growth_by_depth_fits_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.look("phone")
+    browser.open(pages["incident"])
+    widths = browser.ask(
+        "return [...document.querySelectorAll('table.growth')].map((t) => [t.parentElement.scrollWidth, t.parentElement.clientWidth])"
+    )
+    assert widths and all(needed <= there for needed, there in widths)
+
+
 def test_steps_between_the_ends_of_the_heat_map_stand_under_their_columns(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
