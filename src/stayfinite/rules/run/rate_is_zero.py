@@ -14,7 +14,7 @@ class RateIsZero(Rule[FailedStep]):
     """The effective learning rate was zero at every step of the run.
 
     ## What it finds
-    A finished run of at least ten optimizer steps whose learning rate was exactly 0 at each of them.
+    A finished run of at least ten optimizer steps, some of them applied, whose learning rate was exactly 0 at each.
 
     ## Why it is bad
     Nothing was learnt, and nothing says so: the loss moves with the batches.
