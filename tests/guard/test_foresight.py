@@ -438,7 +438,12 @@ def test_ways_back_that_were_foretold_leave_the_ladder_its_own(tmp_path: Path) -
     assert [line["step"] for line in events(tmp_path, "lower-lr")] == [84], "half rungs have left room for it"
     rungs = 3 * 0.5 + 1 + 0.5
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5**rungs * 1e-12)
+    guard.save(tmp_path / "end.pt")
     guard.close()
+    resumed = Guard(model, optimizer, run_dir=tmp_path / "resumed", quiet=True, locate=False)
+    resumed.restore(tmp_path / "end.pt")
+    assert resumed.recovery.ladder.lowered == rungs and resumed.counters.foretold == 3
+    resumed.close()
 
 
 @pytest.mark.parametrize(("largest", "kept"), [(4e4, 36), (5e4, 36), (6e4, 4)])
