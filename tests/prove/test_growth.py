@@ -45,16 +45,14 @@ def first_failure(
     loss: Callable[[nn.Module, Tensor], Tensor],
     rate: float,
     clip: float | None = None,
-    third: float = 1.0,
 ) -> tuple[Incident, bool]:
-    """Train until a step is refused; whether the proof has left everything as it was. `third`: how large every third
-    batch is."""
+    """Train until a step is refused; whether the proof has left everything as it was."""
     optimizer = torch.optim.SGD(model.parameters(), rate)
     policy = Policy(foresee="warn")  # else a failure that was foretold goes back, and the weights with it
     guard = Guard(model, optimizer, run_dir=folder, quiet=True, clip_norm=clip, policy=policy)
     torch.manual_seed(1)
-    for step in range(100):
-        batch = torch.randn(16, 8) * (third if step % 3 == 2 else 1.0)
+    for _ in range(100):
+        batch = torch.randn(16, 8)
         before = [p.detach().clone() for p in model.parameters()]
         drawn = torch.get_rng_state()
         result = guard.step(loss, model, batch)
@@ -65,16 +63,14 @@ def first_failure(
 
 
 @needs_fork
-@pytest.mark.parametrize(("third", "blame"), [(1.0, "state"), (4.0, "both")])
 def test_growth_is_bounded_and_a_wider_dtype_postpones(
-    third: float, blame: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where other batches still pass with the grown state, as in the radio maps: it is the first that meets it."""
     monkeypatch.delenv("STAYFINITE_PROVE", raising=False)
     torch.manual_seed(0)
     model = nn.Sequential(*[Block() for _ in range(8)], nn.Linear(8, 1))
-    incident, same = first_failure(tmp_path, model, outwards, 0.5, clip=1.0, third=third)
-    assert same and incident.blame == blame
+    incident, same = first_failure(tmp_path, model, outwards, 0.5, clip=1.0)
+    assert same and incident.blame == "state"
     tried = {one.remedy: one for one in incident.tried}
     assert incident.tried[0].remedy == "bounded-growth"
     assert (tried["bounded-growth"].verdict, tried["bounded-growth"].steps) == ("proved", 20)

@@ -26,8 +26,7 @@ class RateTrials:
     def added_to(self, report: ProofReport, attempted: Mapping[str, Attempted]) -> list[Tried]:
         """What was tried, with going back, a lower rate, warm-up, clipping, bounded growth: those that fit the birth.
 
-        Where the state is to blame, or what bounds its growth is proved, these come first, and it is asked of a wider
-        dtype whether it lasts: a batch that fails beside others that pass may be the first that meets a grown state.
+        Where the state is to blame these come first, and it is asked of a wider dtype whether it lasts.
         """
         steps = self._trajectory.steps
         self._say(f"making the last {steps} steps again, from the last good copy")
@@ -38,9 +37,9 @@ class RateTrials:
             )
             return report.tried
         self._one = null.seconds / max(1, null.made + 1)
+        of_state = report.blame == "state"
         found = self._courses(self._fitting(over_steps=True), null)
         by_growth = any(one.proved for one in found)
-        of_state = report.blame == "state" or by_growth
         found += self._courses((None,), null)
         known = (
             [self._ahead(one, attempted, by_growth=by_growth) for one in report.tried]
