@@ -132,6 +132,44 @@ def test_nothing_crosses_the_name_of_the_limit(browser: Browser, pages: dict[str
     assert above[0] == 1 and above[1] == []
 
 
+def test_the_names_on_the_left_are_inside_their_plots(browser: Browser, pages: dict[str, Path]) -> None:
+    """A printed page has no margin of its own: what stands out is cut off."""
+    browser.open(pages["full"])
+    outside = browser.ask(
+        """
+        return [...document.querySelectorAll("figure.chart svg text")].filter((text) =>
+          text.getBoundingClientRect().left < text.ownerSVGElement.getBoundingClientRect().left - 0.5)
+          .map((text) => text.textContent);
+        """
+    )
+    assert outside == []
+
+
+def test_growth_by_depth_fits_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.look("phone")
+    browser.open(pages["incident"])
+    widths = browser.ask(
+        "return [...document.querySelectorAll('table.growth')].map((t) => [t.parentElement.scrollWidth, t.parentElement.clientWidth])"
+    )
+    assert widths and all(needed <= there for needed, there in widths)
+
+
+def test_steps_between_the_ends_of_the_heat_map_stand_under_their_columns(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["full"])
+    between = browser.ask(
+        """
+        const map = Heat.map, box = map.canvas.getBoundingClientRect();
+        return [...document.querySelectorAll(".heat .steps .between")].map((label) => {
+          const own = label.getBoundingClientRect(), share = ((own.left + own.right) / 2 - box.left) / box.width;
+          return [Number(label.textContent.replace(",", "")), map.numbers[Math.floor(share * map.numbers.length)] * map.width];
+        });
+        """
+    )
+    assert len(between) == 3 and all(named == under for named, under in between)
+
+
 def test_forecasts_and_rollbacks_are_marked_on_the_heat_map(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["full"])
     marked = browser.ask(

@@ -422,6 +422,30 @@ def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
     guard.close()
 
 
+def test_ways_back_that_were_foretold_leave_the_ladder_its_own(tmp_path: Path) -> None:
+    """Three early ones, of half a rung each; then seven failures in a row. It went on to a stop before."""
+    model = nn.Linear(1, 1, bias=False).half()
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    failing = {20, 21, 40, 41, 60, 61, *range(80, 88)}
+    for step in range(90):
+        batch = torch.full((1, 1), 4e4 + 100 * (step % 7)).half()
+        times = 2.0 if step in failing else 1.0
+        guard.step(lambda batch=batch, times=times: model(batch * times).float().mean())
+    counters = guard.counters
+    assert counters.skipped == len(failing) and (counters.rollbacks, counters.foretold) == (4, 3)
+    assert [line["step"] for line in events(tmp_path, "lower-lr")] == [84], "half rungs have left room for it"
+    rungs = 3 * 0.5 + 1 + 0.5
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5**rungs * 1e-12)
+    guard.save(tmp_path / "end.pt")
+    guard.close()
+    resumed = Guard(model, optimizer, run_dir=tmp_path / "resumed", quiet=True, locate=False)
+    resumed.restore(tmp_path / "end.pt")
+    assert resumed.recovery.ladder.lowered == rungs and resumed.counters.foretold == 3
+    resumed.close()
+
+
 @pytest.mark.parametrize(("largest", "kept"), [(4e4, 36), (5e4, 36), (6e4, 4)])
 def test_a_state_at_the_edge_does_not_take_the_place_of_one_with_room(
     largest: float, kept: int, tmp_path: Path

@@ -27,6 +27,7 @@ from report.written_runs import (
 from stayfinite.findings import Incident
 from stayfinite.report.html.histogram import bars
 from stayfinite.report.html.incident_page import write_incident_page
+from stayfinite.report.html.incident_rows import TriedRow
 from stayfinite.report.html.incident_view import IncidentView
 from stayfinite.report.html.notebook import guard_html, incident_html
 from stayfinite.report.html.page import fragment, render_comparison, render_run
@@ -307,6 +308,45 @@ def test_of_many_observed_tensors_the_bad_one_is_shown() -> None:
     assert [row.name for row in view.observed_first] == [*(f"t{i}" for i in range(37, 44)), "bad"]
 
 
+def test_the_timeline_tells_what_happened_and_not_how_it_was_looked_into(tmp_path: Path) -> None:
+    bad = {"loss": "nan", "action": "skip", "what": "the loss is nan"}
+    trying = [{"event": "proof", "step": 5, "text": f"trying {name}"} for name in ("clipping", "lower-rate")]
+    met = {"event": "incident", "step": 4, "incident": "0001"}
+    again = {"event": "incident", "step": 5, "incident": "0001", "times": 2}
+    lines = [step_line(4, **bad), *trying, met, step_line(5, **bad), again, step_line(6, **bad)]
+    write_lines(tmp_path / "over", lines)
+    rows = RunView(open_folder(tmp_path / "over")).timeline
+    assert [(row.kind, row.first, row.last) for row in rows] == [
+        ("skip", 4, 4), ("incident", 4, 4), ("skip", 5, 6),
+    ]  # fmt: skip
+    write_lines(tmp_path / "at it", lines[:3])
+    assert RunView(open_folder(tmp_path / "at it")).timeline[-1].words == "Trying lower-rate."
+
+
+def test_no_headroom_at_all_is_a_mark_and_leaves_the_axis_logarithmic(tmp_path: Path) -> None:
+    lines = [
+        {"event": "vitals", "step": i, "modules": {"a": [1.0, 1.0, 1.0]}, "headroom": 9.0} for i in range(3)
+    ]
+    lines[1] |= {"modules": {"a": ["inf", "inf", None]}, "headroom": 0.0}
+    lines[2] |= {"modules": {"a": ["nan", "nan", None]}, "headroom": 0.0}
+    write_lines(tmp_path, [step_line(0), *lines])
+    record = open_folder(tmp_path).record
+    assert record is not None
+    (room,) = [
+        summary for summary in RunView(open_folder(tmp_path)).numbers if summary[0].startswith("Headroom")
+    ]
+    assert room[1:] == ("9", "9", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("distortion", "words"),
+    [(0.0, "; other values unchanged"), (0.02, "; other values changed by 0.02 of their size"), (None, "")],
+)
+def test_what_a_remedy_does_to_other_values(distortion: float | None, words: str) -> None:
+    tried = {"remedy": "a", "verdict": "proved", "finite": True, "loss": 2.0, "distortion": distortion}
+    assert TriedRow(tried).seen == f"the step is finite with it; loss 2{words}"
+
+
 def test_steps_that_a_loss_scaler_skips_are_part_of_a_healthy_run(tmp_path: Path) -> None:
     lines = [step_line(step) for step in range(9)]
     lines[0] |= {"action": "backoff", "grad_norm": "inf"}
@@ -343,7 +383,7 @@ def test_a_forecast_that_came_true_follows_the_failure_and_says_how_early_it_was
     text = Elements(render_run(open_folder(tmp_path))).text
     assert text.index("The run went on and ended at step 89.") < text.index("Where it began")
     assert text.index("Where it began") < text.index(
-        "Step 4, 48 steps before the first failure: The largest output"
+        "Step 4, 48 steps before the first failure: the largest output"
     )
     assert "is 32800; the limit 65504 is near, and may be passed from step 10 on." in text
     assert (

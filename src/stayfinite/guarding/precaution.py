@@ -74,14 +74,12 @@ class Precaution:
 
     def _may_go_back(self) -> bool:
         recovery = self._run.recovery
-        return recovery.last_good.available and self._run.policy.goes_back_early(
-            recovery.ladder.counters.rollbacks
-        )
+        return recovery.last_good.available and recovery.ladder.may_go_back_early
 
     def _go_back(self, step: int) -> None:
         """No step has failed yet, but what was foretold has come: every update from here on is lost."""
         run = self._run
-        back = run.recovery.roll_back(step, grew=True)
+        back = run.recovery.roll_back(step, grew=True, early=True)
         run.watcher.forget()
         run.foresight.went_back(step)
         run.reporter.tell(

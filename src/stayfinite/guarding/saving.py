@@ -134,13 +134,19 @@ def save_shards(path: Path, content: RankContent, bad: list[str], ranks: Ranks) 
 
 def memory_of(recovery: Recovery) -> dict[str, Any]:
     """What the guard itself remembers."""
-    return {"counters": recovery.ladder.counters.to_dict(), "plan": recovery.staging.state_dict()}
+    ladder = recovery.ladder
+    return {
+        "counters": ladder.counters.to_dict(),
+        "lowered": ladder.lowered,
+        "plan": recovery.staging.state_dict(),
+    }
 
 
 def remember(recovery: Recovery, memory: dict[str, Any]) -> None:
     """Go on counting where a saved run was; failures in a row were those of the run before."""
     recovery.ladder.begin_anew()
     recovery.ladder.counters.load(memory["counters"])
+    recovery.ladder.lowered = float(memory.get("lowered", recovery.ladder.counters.lowerings))
     recovery.staging.load_state_dict(memory.get("plan"))
 
 

@@ -19,6 +19,7 @@ class Counters:
     backoffs: int = 0
     rolled_back: int = 0
     rollbacks: int = 0
+    foretold: int = 0  # of the rollbacks: early ones, at what a forecast had told
     lowerings: int = 0
     spikes: int = 0
     left_out: int = 0  # applied, but without a component that was not finite
@@ -56,6 +57,7 @@ class Ladder:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.counters = Counters()
+        self.lowered = 0.0  # rungs by which the learning rates stand lowered; some ways back take half a rung
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -127,11 +129,16 @@ class Ladder:
             return "stop"
         return self.policy.decide(
             self.failures_of(who),
-            self.counters.lowerings,
-            self.counters.rollbacks,
+            self.lowered,
+            self.counters.rollbacks - self.counters.foretold,
             state_is_bad=state_is_bad,
-            was_foretold=was_foretold,
+            was_foretold=was_foretold and self.may_go_back_early,
         )
+
+    @property
+    def may_go_back_early(self) -> bool:
+        """May what was foretold send the run back at once?"""
+        return self.policy.goes_back_early(self.counters.foretold)
 
     @property
     def applied_too_few(self) -> bool:

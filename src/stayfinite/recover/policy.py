@@ -25,7 +25,8 @@ class Policy:
     `foresee`: what a forecast of an overflow does. "warn" says it; "keep" also takes a verified copy of the state while
     it is good, to go back to; "lower-lr" lowers the learning rate as well; "stop" ends the run with a clean checkpoint.
     Except for "warn", a failure that was foretold goes back at once, and not after `rollback_after` failures; the rate
-    is lowered as far as the growth needs, and without growth by half a rung.
+    is lowered as far as the growth needs, and without growth by half a rung. `max_rollbacks` bounds these ways back and
+    those of the ladder each by itself: early ones take nothing from a run that fails again and again later.
     `lower_lr_after`, `rollback_after` and `stop_after` count failures in a row; None leaves the rung out.
     """
 
@@ -88,7 +89,7 @@ class Policy:
     def decide(
         self,
         failures_in_a_row: int,
-        lowerings: int,
+        lowered: float,
         rollbacks: int,
         *,
         state_is_bad: bool,
@@ -96,24 +97,26 @@ class Policy:
     ) -> Action:
         """What the ladder says about the failure that just happened.
 
+        `lowered`: rungs by which the rates stand lowered. `rollbacks`: those of the ladder.
         `state_is_bad`: parameters or optimizer state are not finite, so skipping cannot help.
-        `was_foretold`: it is the end of a growth that was seen before, so the next batch will fail as well.
+        `was_foretold`: it is the end of a growth that was seen before, so the next batch will fail as well, and the
+        run may go back early.
         """
         if failures_in_a_row >= self.stop_after:
             return "stop"
         never = self.rollback_after is None and not self.max_rollbacks
         if (state_is_bad and not never) or failures_in_a_row == self.rollback_after:
             return "rollback" if rollbacks < self.max_rollbacks else "stop"
-        if was_foretold and self.goes_back_early(rollbacks):
+        if was_foretold:
             return "rollback"
         if (
             self.lower_lr_after is not None
             and failures_in_a_row == self.lower_lr_after
-            and lowerings < self.max_lowerings
+            and lowered < self.max_lowerings
         ):
             return "lower-lr"
         return "skip"
 
-    def goes_back_early(self, rollbacks: int) -> bool:
-        """May what was foretold send the run back at once?"""
-        return self.foresee != "warn" and self.rollback_after is not None and rollbacks < self.max_rollbacks
+    def goes_back_early(self, early: int) -> bool:
+        """May what was foretold send the run back at once, after so many early ways back?"""
+        return self.foresee != "warn" and self.rollback_after is not None and early < self.max_rollbacks

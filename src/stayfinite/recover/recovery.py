@@ -39,9 +39,7 @@ class Recovery:
         self.last_good = LastGood(state, ranks)
         self.staging = Staging(plan, state, tell)
         self.scaling = Scaling(state.scaler, policy.scale_floor)
-        self._lowered = self._lowered_in_copy = (
-            0.0  # rungs of the rates now, and of those in the last good copy
-        )
+        self._lowered_in_copy = 0.0  # rungs of the rates in the last good copy
 
     @property
     def optimizers(self) -> Sequence[Optimizer]:
@@ -56,7 +54,7 @@ class Recovery:
     def keep(self, step: int, replicated: Sequence[Slot] = ()) -> None:
         """The state was verified: it is now the last good one. `replicated`: what is alike on all ranks."""
         self.last_good.keep(step, self.ladder.counters, replicated)
-        self._lowered_in_copy = self._lowered
+        self._lowered_in_copy = self.ladder.lowered
         self.staging.remember()
 
     def undo(self, optimizers: Sequence[Optimizer], *, update_was_made: bool) -> None:
@@ -71,7 +69,7 @@ class Recovery:
     def lower_rates(self) -> str:
         """One rung up: every rate, and every schedule's memory of it, times the policy's factor."""
         self.ladder.counters.lowerings += 1
-        self._lowered += 1
+        self.ladder.lowered += 1
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by)
         return f"learning rates times {self._policy.lower_lr_by:g}: now {self.rates()}"
 
@@ -79,7 +77,7 @@ class Recovery:
     def roll_back(self, step: int, *, grew: bool = False, early: bool = False) -> str:
         """Back to the last good copy, at a lower rate than the one that led here.
 
-        `early`: after few failures, of a signal that stands near its limit whatever the rate: it is lowered by half a
+        `early`: at what was foretold. Of a signal that stands near its limit whatever the rate, it is lowered by half a
         rung only.
         `grew`: what failed had grown since the copy. Growth that took so many updates takes twice as many at half of
         the rate: it is lowered until it would take many, and by no more than the policy lowers at all. Updates of a
@@ -91,6 +89,7 @@ class Recovery:
         lost = step - good
         counters = self.ladder.counters
         counters.rollbacks += 1
+        counters.foretold += early and self.ladder.may_go_back_early  # else it was the ladder's
         since = counters.applied - self.last_good.applied
         counters.rolled_back += since
         self.last_good.applied = (
@@ -101,8 +100,8 @@ class Recovery:
         ):  # the same state at the same learning rate would end in the same failure
             rungs = self._rungs(since * warm) if grew else 1
             counters.lowerings += rungs
-            self._lowered += _HALF_A_RUNG if early and not grew else rungs
-        again = self._lowered - self._lowered_in_copy
+            self.ladder.lowered += _HALF_A_RUNG if early and not grew else rungs
+        again = self.ladder.lowered - self._lowered_in_copy
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by**again)
         return (
             f"rolled back to the state of step {good}; the {lost} batches since are passed over; "

@@ -100,7 +100,9 @@ class TriedRow:
         further = ", and so is the next" if self.steps == 1 else f", and so are the next {self.steps}"
         further = further if self.steps else ""
         loss = f"; loss {self.loss}" if self.loss != "–" else ""
-        changed = f"; other values changed by {self.distortion}" if self.distortion != "–" else ""
+        changed = {"–": "", "0": "; other values unchanged"}.get(
+            self.distortion, f"; other values changed by {self.distortion} of their size"
+        )
         return f"the step is finite with it{further}{loss}{changed}"
 
 

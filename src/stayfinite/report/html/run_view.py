@@ -159,9 +159,15 @@ class RunView:
 
     @property
     def timeline(self) -> list[Row]:
+        """What is being tried on a replay is told until something else has happened; a failure that goes on has one
+        incident."""
         rows: list[Row] = []
         for line in self.record.events:
             row = _row(line)
+            if rows and rows[-1].kind == "proof":
+                rows.pop()
+            if row.incident and any(earlier.incident == row.incident for earlier in rows):
+                continue
             last = rows[-1] if rows else None
             if last is not None and (last.kind, last.words, last.incident) == (
                 row.kind,
@@ -282,7 +288,7 @@ def _once_each(findings: list[dict[str, Any]]) -> list[tuple[FindingView, int]]:
 def _row(line: dict[str, Any]) -> Row:
     step = whole(line, "step") or 0
     kind = text(line, "event") or text(line, "action", "step")
-    words, incident = text(line, "what"), ""
+    words, incident = text(line, "what") or text(line, "text"), ""
     if kind == "start":
         environment = mapping(line, "environment")
         known = [

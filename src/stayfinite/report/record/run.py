@@ -153,8 +153,8 @@ class RunRecord:
         self.heat.add(step, modules)
         peaks = [to_number(v[0]) for v in modules.values() if isinstance(v, list) and v]
         known = [peak for peak in peaks if peak is not None]
+        worst = next((peak for peak in known if peak != peak), None)
         if known:
-            worst = next((peak for peak in known if peak != peak), None)
             self._put("largest output", "", [step], [jsonable(max(known) if worst is None else worst)])
         for index, group in enumerate(objects(line, "groups")[:_PARTS]):
             for name, value in islice(group.items(), _PARTS):
@@ -162,9 +162,14 @@ class RunRecord:
         for quantity in ("zeros", "exponents"):
             for name, value in islice(mapping(line, quantity).items(), _PARTS):
                 self._put(quantity, name, [step], [value])
-        for quantity in ("headroom", "logits", "skipped"):
+        for quantity in ("logits", "skipped"):
             if line.get(quantity) is not None:
                 self._put(quantity, "", [step], [line[quantity]])
+        room = line.get("headroom")
+        if (
+            room is not None
+        ):  # none at all: an output was not finite, and 0 has no place on a logarithmic axis
+            self._put("headroom", "", [step], [room or ("inf" if worst is None else "nan")])
 
     def _add_steps(self, lines: list[dict[str, Any]]) -> None:
         if not lines:

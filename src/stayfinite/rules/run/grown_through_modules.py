@@ -37,7 +37,8 @@ class GrownThroughModules(Rule[FailedStep]):
     for mixing), standardised filters divided by the root of their fan-in, one skip and not two.
 
     ## The popular fix that does not work
-    Running the one op in float32 or bfloat16: the next one overflows. A norm behind the op: it comes too late.
+    Running the one op in float32 or bfloat16, and no more: it gains room, and the growth goes on. A norm behind the
+    op: it comes too late.
 
     ## References
     lucidrains/hyper-connections#4

@@ -94,7 +94,8 @@ def _when(outlook: Outlook) -> str:
         outlook.what,
         "where float16 ends" if outlook.limit == FLOAT16_LIMIT else "whose square float32 cannot hold",
     )
-    return f"it reaches {outlook.limit:.4g} ({end}) in {span} steps"
+    limit = f"{outlook.limit:.5g}" if outlook.limit < 1e5 else f"{outlook.limit:.4g}"
+    return f"it reaches {limit} ({end}) in {span} steps"
 
 
 def _by(outlook: Outlook) -> str:

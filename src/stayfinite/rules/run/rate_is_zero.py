@@ -14,7 +14,7 @@ class RateIsZero(Rule[FailedStep]):
     """The effective learning rate was zero at every step of the run.
 
     ## What it finds
-    A finished run of at least ten optimizer steps whose learning rate was exactly 0 at each of them.
+    A finished run of at least ten optimizer steps, some of them applied, whose learning rate was exactly 0 at each.
 
     ## Why it is bad
     Nothing was learnt, and nothing says so: the loss moves with the batches.
@@ -38,7 +38,10 @@ class RateIsZero(Rule[FailedStep]):
     severity = Severity.ERROR
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        seen = [record.lr for record in (*subject.run.first_steps, *subject.run.history)]
+        records = (*subject.run.first_steps, *subject.run.history)
+        if not any(record.applied for record in records):
+            return  # nothing was trained: a warm-up that begins at zero waits for the first update
+        seen = [record.lr for record in records]
         resumed = bool(subject.run.loads) or any(
             schedule.start_epoch > 0 for schedule in subject.run.schedulers
         )

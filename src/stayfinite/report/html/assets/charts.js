@@ -1,7 +1,7 @@
 // Plots as SVG: envelopes (least and greatest of every bucket), non-finite values as marks in a lane of their own.
 // Text from the data is set as text only. Nothing here knows where the data come from.
 
-const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22, LANE = 15, NAME_LANE = 14, HEIGHT = 180;
+const LEFT = 58, RIGHT = 10, TOP = 8, BOTTOM = 22, LANE = 15, NAME_LANE = 14, HEIGHT = 180;
 const KNOWN_ACTIONS = ["skip", "lower-lr", "rollback", "stop", "backoff", "leave-out", "forecast"];
 const FULL_HEIGHT_ACTIONS = ["lower-lr", "rollback", "stop", "forecast"];
 

@@ -72,14 +72,25 @@ class HeatMap {
     context.putImageData(image, 0, 0);
     this.nameRows(rows, height);
     const first = numbers[0] * this.width, last = (numbers[numbers.length - 1] + 1) * this.width - 1;
-    this.steps.replaceChildren();
-    htmlNode("span", "", `step ${first.toLocaleString("en")}`, this.steps);
-    htmlNode("span", "", `step ${last.toLocaleString("en")}`, this.steps);
+    this.nameSteps(first, last);
     const metric = ["largest output", "rms of the output", "gain"][this.metric];
     this.canvas.setAttribute("aria-label", `Heat map of the ${metric} of ${rows} modules, steps ${first} to ${last}, from ${figure(low)} to ${figure(high)}. Arrow keys read a cell.`);
     this.canvas.dataset.drawn = "yes";
     this.drawMarks();
     this.tell();
+  }
+
+  // Columns are what was sampled, which is not evenly: the steps in between have their own places.
+  nameSteps(first, last) {
+    this.steps.replaceChildren();
+    const count = this.numbers.length, labels = Math.min(this.canvas.clientWidth > 480 ? 5 : 3, Math.floor((count + 1) / 2));
+    htmlNode("span", "", `step ${first.toLocaleString("en")}`, this.steps);
+    for (let i = 1; i < labels - 1; i++) {
+      const column = Math.floor((i * count) / (labels - 1));
+      const label = htmlNode("span", "between", (this.numbers[column] * this.width).toLocaleString("en"), this.steps);
+      label.style.left = `${(100 * (column + 0.5)) / count}%`;
+    }
+    htmlNode("span", "", `step ${last.toLocaleString("en")}`, this.steps);
   }
 
   // What was done about the run, and forecasts, as lines across all modules, where the plots above have them.
