@@ -399,3 +399,18 @@ def test_a_table_that_is_one_endless_line_is_refused(tmp_path: Path) -> None:
     text = "a,b\n1,2\n" * 300 + "1," + "2" * (9 << 20) + "\n3,4\n"
     path.write_text(text)
     assert not examine_data(str(path)).healthy
+
+
+def test_the_only_array_of_a_file_is_known_by_the_name_of_the_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.array([0, 3, 12, 4]))
+    found = by_code(examine_data(str(tmp_path / "labels.npy"), expected=Expectation(classes=10)).findings)
+    assert found["DAT028"].evidence["first_samples"] == ["2"]
+    np.save(tmp_path / "y_train.npy", np.array([-1.5, 0.3, 2.0]))  # targets of a regression
+    assert not examine_data(str(tmp_path / "y_train.npy")).findings
+
+
+def test_a_table_in_units_of_its_own_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("area,price\n" + "".join(f"{50 + i}.5,{200000 + 1000 * i}\n" for i in range(40)))
+    found = by_code(examine_data(str(path)).findings)
+    assert found["DAT021"].severity is Severity.INFO
