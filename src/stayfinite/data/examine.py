@@ -72,7 +72,8 @@ def examine_data(
     for array in stored.arrays:
         for measured in measure(array, data, labels, held, jobs, advance):
             data.arrays.append(measured)
-    data.problems += [DataProblem(file, message) for file, message in stored.problems]
+    seen = dict.fromkeys(stored.problems)  # what is read twice has its problems twice
+    data.problems += [DataProblem(file, message) for file, message in seen]
     data.ids = stored.ids if _fits(stored, data) else []
     fit.find_boxes(data, held)
     fit.find_alignments(data, held)
