@@ -45,6 +45,17 @@ def test_omegaconf_reads_an_exponent_without_a_dot(tmp_path: Path) -> None:
     assert "CFG001" in _codes(tmp_path, "c.yaml", text.format(component="name: adamw"))
 
 
+def test_yacs_reads_an_exponent_without_a_dot(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "a.yaml").write_text(
+        "TRAIN:\n  BASE_LR: 2e-05\n  WARMUP_EPOCHS: 5\n  EPOCHS: 30\n"
+    )
+    for loads, said in (("import yaml\nfrom yacs.config import CfgNode as CN", False), ("import yaml", True)):
+        (tmp_path / "config.py").write_text(f"{loads}\n\nDEFAULTS = {{}}\n")
+        codes = {finding.code for finding in lint([str(tmp_path)], Settings()).findings}
+        assert ("CFG001" in codes) is said, loads
+
+
 def _twins(folder: Path, code: str, good: str, bad: str) -> None:
     """The good form is silent; the bad one beside it is found."""
     head = "import math\nimport torch\nfrom torch import nn\n\n\n"
