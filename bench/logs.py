@@ -44,7 +44,7 @@ def child(what: str, path: Path, failed: int) -> dict[str, float]:
     code = (
         "import json, resource, sys, time\npath = sys.argv[1]\nstart = time.perf_counter()\n"
         + _CHILDREN[what]
-        + "print(json.dumps({'seconds': time.perf_counter() - start, "
+        + "print(json.dumps({'seconds': time.perf_counter() - start, 'processor': time.process_time(), "
         "'megabytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))"
     )
     done = subprocess.run(
@@ -82,17 +82,20 @@ def main() -> int:
         failed = write(path, options.size)
         gigabytes = path.stat().st_size / 1e9
         best: dict[str, float] = dict.fromkeys(_CHILDREN, math.inf)
-        memory = 0.0
+        memory, processor = 0.0, math.inf
         for _ in range(options.times):
             for what in _CHILDREN:
                 result = child(what, path, failed)
                 best[what] = min(best[what], result["seconds"])
-                memory = max(memory, result["megabytes"]) if what == "logs" else memory
+                if what == "logs":
+                    memory = max(memory, result["megabytes"])
+                    processor = min(processor, result["processor"])
     print(f"{gigabytes:.2f} GB, {failed + 1000} lines")
     for what, seconds in best.items():
         print(f"  {what:<12}{seconds:8.1f} s{seconds / gigabytes:8.1f} s/GB{seconds / best['read']:8.1f} x read"
               f"{seconds / best['json.loads']:8.2f} x json.loads")  # fmt: skip
     met = best["logs"] / gigabytes < SECONDS_PER_GB and memory < MEGABYTES
+    print(f"  logs: {processor / gigabytes:.1f} s/GB of processor time (what counts on a busy machine)")
     print(f"  memory {memory:.0f} MB; {'the bars are met' if met else 'a bar is missed'} "
           f"(under {SECONDS_PER_GB:g} s/GB and {MEGABYTES:g} MB)")  # fmt: skip
     return 0 if met else 1

@@ -151,7 +151,10 @@ def test_keys_without_effect_need_a_source(tmp_path: Path) -> None:
     code.mkdir()
     (code / "train.py").write_text("def f(config):\n    return config['lr']\n", encoding="utf-8")
     assert "CFG013" not in run(config).stdout
-    assert "unused_key: 3: none of 1 sources mentions this key" in run(config, "--source", code).stdout
+    assert (
+        "unused_key: 3: the one source that reads settings never mentions this key"
+        in run(config, "--source", code).stdout
+    )
     missing = run(config, "--source", tmp_path / "nowhere")
     assert missing.exit_code == 2 and "no such file or folder" in missing.stderr
 

@@ -99,7 +99,7 @@ def faulty(rng: random.Random, dtype: torch.dtype, count: int, width: int, block
 def test_random_faults(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_files, "MOST_CHUNK", 16 << 10)  # many blocks, units and groups of a small file
     monkeypatch.setattr(examine_module, "MOST_CHUNK", 16 << 10)
-    monkeypatch.setattr(examine_module, "_LEAST_UNIT", 48 << 10)
+    monkeypatch.setattr(examine_module, "_UNIT", 48 << 10)
     monkeypatch.setattr(repeated_module, "_SORTED_TOGETHER", 32)
     monkeypatch.setattr(repeated_module, "_DEALT_TOGETHER", 24)
     rng = random.Random(str(dtype))

@@ -248,8 +248,8 @@ def test_images(tmp_path: Path) -> None:
     paths = sorted(str(path) for path in tmp_path.iterdir())
     found = examine_data(str(tmp_path), images_in=paths, jobs=2).findings
     assert sorted(by_code(found)["DAT023"].evidence["first_samples"]) == ["black.jpg", "white.png"]
-    damaged = {Path(str(finding.file)).name for finding in found if finding.code == "DAT031"}
-    assert damaged == {"cut.png", "empty.jpg"}
+    damaged = [Path(str(finding.file)).name for finding in found if finding.code == "DAT031"]
+    assert sorted(damaged) == ["cut.png", "empty.jpg"], "each of them once, though images are read twice"
 
 
 def test_a_wrong_checksum_is_damage(tmp_path: Path) -> None:
@@ -399,3 +399,45 @@ def test_a_table_that_is_one_endless_line_is_refused(tmp_path: Path) -> None:
     text = "a,b\n1,2\n" * 300 + "1," + "2" * (9 << 20) + "\n3,4\n"
     path.write_text(text)
     assert not examine_data(str(path)).healthy
+
+
+def test_the_only_array_of_a_file_is_known_by_the_name_of_the_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.array([0, 3, 12, 4]))
+    found = by_code(examine_data(str(tmp_path / "labels.npy"), expected=Expectation(classes=10)).findings)
+    assert found["DAT028"].evidence["first_samples"] == ["2"]
+    np.save(tmp_path / "y_train.npy", np.array([-1.5, 0.3, 2.0]))  # targets of a regression
+    assert not examine_data(str(tmp_path / "y_train.npy")).findings
+
+
+def test_a_table_in_units_of_its_own_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("area,price\n" + "".join(f"{50 + i}.5,{200000 + 1000 * i}\n" for i in range(40)))
+    found = by_code(examine_data(str(path)).findings)
+    assert found["DAT021"].severity is Severity.INFO
+
+
+def test_parquet_with_lists_of_any_length(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    tokens = [[5, 6, 7, 8][: index % 5] for index in range(40)]
+    sounds = [[0.5] * (index + 1) for index in range(40)]
+    vectors = [[float(index), 2.0, 1.0] for index in range(40)]
+    path = tmp_path / "train.parquet"
+    columns = {"tokens": tokens, "sound": sounds, "embedding": vectors}
+    parquet.write_table(arrow.table(columns), path)
+    verdict = examine_data(str(path))
+    assert not verdict.findings, verdict.findings  # texts and sounds differ in length
+    assert {array.name: array.shape for array in verdict.data.arrays} == {
+        "tokens": (80,),
+        "sound": (820,),
+        "embedding": (40, 3),
+    }
+    parquet.write_table(
+        arrow.table(
+            {**columns, "sound": [*sounds[:7], [1.0, NAN], *sounds[8:]], "embedding": [*vectors[:39], None]}
+        ),
+        path,
+    )
+    found = [finding for finding in examine_data(str(path)).findings if finding.code == "DAT020"]
+    assert {finding.evidence["array"] for finding in found} == {"sound", "embedding"}
+    (lost,) = [finding for finding in found if finding.evidence["array"] == "embedding"]
+    assert lost.evidence["first_samples"] == ["39"]

@@ -255,3 +255,41 @@ def test_a_few_finite_values_are_no_way_back(tmp_path: Path) -> None:
     (run,) = project.runs
     good = run.last_good()
     assert run.window is not None and run.window.first == 66 and good is not None and good.step == 40
+
+
+def test_a_record_of_the_settings_is_not_what_to_change(tmp_path: Path) -> None:
+    """hparams.yaml and .hydra/config.yaml are written by the run; the plan changes neither."""
+    for folder, name in (("lightning_logs/version_0", "hparams.yaml"), ("outputs/a", ".hydra/config.yaml")):
+        run = tmp_path / folder
+        (run / name).parent.mkdir(parents=True)
+        (run / name).write_text("lr: 0.01\nbatch_size: 8\n")
+        lines = [json.dumps({"step": s, "loss": "nan" if s > 60 else 1 / s}) for s in range(1, 81)]
+        (run / "log.jsonl").write_text("\n".join(lines) + "\n")
+        _, project, _, plan = examined(run.parent)
+        assert project.runs[0].configs == [str(run / name)]
+        assert not [step for step in plan if step.settings]
+
+
+def test_a_run_whose_only_configuration_is_that_of_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "ds_config.json").write_text(
+        json.dumps({"train_batch_size": 8, "fp16": {"enabled": True}, "zero_optimization": {"stage": 2}})
+    )
+    (tmp_path / "launch.sh").write_text("deepspeed train.py --deepspeed_config ds_config.json --bf16\n")
+    lines = [json.dumps({"step": s, "loss": 1 / s}) for s in range(1, 40)]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    _, project, findings, _ = examined(tmp_path)
+    assert project.runs[0].configs == [str(tmp_path / "ds_config.json")]
+    (differs,) = [finding for finding in findings if finding.code == "PRJ002"]
+    assert "fp16" in differs.message and "bf16 (--bf16," in differs.message
+
+
+def test_a_checkpoint_without_a_step_says_so(tmp_path: Path) -> None:
+    from stayfinite.report.doctor_text import run_lines
+
+    (tmp_path / "train.log").write_text("".join(f"epoch {e} loss {1 / (e + 1):.4f}\n" for e in range(9)))
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1).state_dict()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer}, tmp_path / "best.pth")
+    _, project, _, _ = examined(tmp_path)
+    shown = " ".join(str(line) for line in run_lines(project.runs[0]))
+    assert "(step not known)" in shown and "None" not in shown

@@ -32,7 +32,10 @@ def _codes(folder: Path, name: str, text: str) -> set[str]:
 
 def test_a_sum_of_losses_that_is_emptied_does_not_grow(tmp_path: Path) -> None:
     assert "SRC025" not in _codes(tmp_path, "a.py", _RECIPE.format(reset="running_loss = 0"))
-    assert "SRC025" in _codes(tmp_path, "b.py", _RECIPE.format(reset="pass"))
+    kept = _RECIPE.format(reset="pass")
+    assert "SRC025" in _codes(tmp_path, "b.py", kept)
+    for way in ("scaler.scale(loss).backward()", "accelerator.backward(loss)", "(loss / 4).backward()"):
+        assert "SRC025" in _codes(tmp_path, "c.py", kept.replace("loss.backward()", way)), way
 
 
 def test_omegaconf_reads_an_exponent_without_a_dot(tmp_path: Path) -> None:
@@ -40,6 +43,17 @@ def test_omegaconf_reads_an_exponent_without_a_dot(tmp_path: Path) -> None:
     assert "CFG001" not in _codes(tmp_path, "a.yaml", text.format(component="_component_: torch.optim.AdamW"))
     assert "CFG001" not in _codes(tmp_path, "b.yaml", text.format(component="out: ${output_dir}/logs"))
     assert "CFG001" in _codes(tmp_path, "c.yaml", text.format(component="name: adamw"))
+
+
+def test_yacs_reads_an_exponent_without_a_dot(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "a.yaml").write_text(
+        "TRAIN:\n  BASE_LR: 2e-05\n  WARMUP_EPOCHS: 5\n  EPOCHS: 30\n"
+    )
+    for loads, said in (("import yaml\nfrom yacs.config import CfgNode as CN", False), ("import yaml", True)):
+        (tmp_path / "config.py").write_text(f"{loads}\n\nDEFAULTS = {{}}\n")
+        codes = {finding.code for finding in lint([str(tmp_path)], Settings()).findings}
+        assert ("CFG001" in codes) is said, loads
 
 
 def _twins(folder: Path, code: str, good: str, bad: str) -> None:
@@ -171,3 +185,29 @@ def second(model):
     return scaler
 """
     _twins(tmp_path, "SRC026", text.format("pass"), text.format("scaler = torch.amp.GradScaler('cuda')"))
+
+
+def test_a_command_line_that_reads_every_key_by_its_signature(tmp_path: Path) -> None:
+    """LightningCLI gives `trainer.precision` to the Trainer: no source of the project mentions it."""
+    (tmp_path / "config.yaml").write_text(
+        "trainer:\n  precision: bf16-mixed\nmodel:\n  hidden: 8\n  lr: 0.001\n"
+    )
+    text = """\
+from {module} import {name}
+
+
+class Model:
+    def __init__(self, hidden: int, lr: float = 1e-3): ...
+
+
+def main():
+    {name}(Model)
+"""
+    for module, name, silent in (
+        ("lightning.pytorch.cli", "LightningCLI", True),
+        ("jsonargparse", "auto_cli", True),
+        ("my_own", "start", False),
+    ):
+        (tmp_path / "main.py").write_text(text.format(module=module, name=name))
+        found = lint([str(tmp_path)], Settings()).findings
+        assert ("CFG013" not in {finding.code for finding in found}) is silent, module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 
 from stayfinite.findings.subjects.data_set import Use
 
@@ -13,6 +14,8 @@ _LABEL = re.compile(
 _BOX = re.compile(r"(^|[._/ ])(gt_)?(b?box(es)?|bboxes)([._/ ]|$)", re.I)
 _LENGTH = re.compile(r"len(gth)?s?$", re.I)
 _EMBEDDING = re.compile(r"emb(ed(ding)?s?)?|feat(ure)?s?|latents?|vectors?|hidden|cls_tokens?|repr", re.I)
+_UNNAMED = ("array", "data")
+"""What readers call the only array of a file: then the file has the name."""
 _OTHER = re.compile(
     r"mask|(^|[._/ ])(ids?|index|indices|idx|positions?|step|epoch|rng\w*|seed|time\w*)([._/ ]|$)", re.I
 )
@@ -20,6 +23,8 @@ _OTHER = re.compile(
 
 def use_of(name: str, dtype: str, shape: tuple[int, ...], file: str = "") -> Use:
     """Vectors that are named so, or a file that is, make an embedding cache."""
+    if name in _UNNAMED and file:
+        name = PurePath(file).stem
     floating = dtype.startswith(("float", "bfloat", "complex", "double", "half"))
     if _BOX.search(name) and len(shape) >= 2 and shape[-1] == 4:
         return Use.BOX

@@ -99,7 +99,11 @@ def configured_precisions(configs: Iterable[ConfigFile], findings: Sequence[Find
 def launched_precisions(launchers: Iterable[Launcher]) -> list[PrecisionClaim]:
     return [
         PrecisionClaim(
-            WORDS[asked.value], "launcher", f"{asked.name} {asked.value}", launcher.path, asked.line
+            WORDS[asked.value],
+            "launcher",
+            f"--{asked.name}" if asked.name == asked.value else f"{asked.name} {asked.value}",
+            launcher.path,
+            asked.line,
         )
         for launcher in launchers
         for asked in launcher.precisions

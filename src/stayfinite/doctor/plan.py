@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stayfinite.doctor.examine import Examination
+from stayfinite.doctor.runs import is_record
 from stayfinite.doctor.script import training_script
 from stayfinite.doctor.suspects import rank_suspects
 from stayfinite.findings import Finding
@@ -118,7 +119,7 @@ def _start(project: Project, failed: ProjectRun | None, found: Examination) -> l
             if part
         )
         return [PlanStep("Start again from the beginning: no checkpoint is good", why, commands=commands)]
-    why = f"step {good.step}, whole and finite" + (
+    why = f"{good.step_words}, whole and finite" + (
         ", and the probe's values are finite" if good.probed else ""
     )
     if failed.window is not None:
@@ -138,7 +139,7 @@ def _settle(found: Examination, failed: ProjectRun | None) -> list[PlanStep]:
     preset = PRESETS["conservative"]
     by_rate = failed.window.grew_from is not None
     for config in found.lint.configs:
-        if config.path not in failed.configs:
+        if config.path not in failed.configs or is_record(config.path):
             continue
         settings = [
             Setting(move.entry.name, move.entry.text, move.new, f"{config.path}:{move.entry.line}", move.why)
@@ -179,7 +180,7 @@ def _go_on(found: Examination, project: Project, failed: ProjectRun | None) -> l
         ]
     option = _option(found, script, _RESUME_OPTIONS)
     config = _option(found, script, ("--config", "--cfg", "--config-file", "--config_file"))
-    if config is not None and len(failed.configs) == 1:
+    if config is not None and len(failed.configs) == 1 and not is_record(failed.configs[0]):
         command += f" {config} {shlex.quote(failed.configs[0])}"
     if good is not None and option is not None:
         command += f" {option} {shlex.quote(good.path)}"

@@ -233,11 +233,19 @@ def configs_of(
     named = [config for config in own if Path(config.path).stem == folder.name or _writes_to(config, folder)]
     if named:
         return [*named, *beside]
+    if not own and len(beside) == 1:
+        return beside
     asked = {Path(item.value).name for launcher in launchers for item in launcher.configs}
     chosen = [config for config in own if Path(config.path).name in asked]
     if len(chosen) == 1:
         return [*chosen, *beside]
     return [*own, *beside] if len(own) == 1 else []
+
+
+def is_record(config: str) -> bool:
+    """A framework wrote it down when the run began; changing it changes nothing."""
+    path = Path(config)
+    return path.name == "hparams.yaml" or path.parent.name == ".hydra" or "wandb" in path.parts
 
 
 def _writes_to(config: ConfigFile, folder: Path) -> bool:

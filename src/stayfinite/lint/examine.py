@@ -21,6 +21,8 @@ from stayfinite.readers.source.suppressions import is_suppressed
 
 _MODEL_NAME = re.compile(r"(\w+_)?(model|net|network|student|encoder|decoder|unet|transformer|backbone)")
 _DRIVES = frozenset(("fit", "train", "Trainer", "seed_everything", "set_seed", "manual_seed"))
+_READS_EXPONENTS = re.compile(r"^\s*(?:from|import)\s+(?:yacs|omegaconf|hydra|ruamel)\b", re.MULTILINE)
+"""Loaders for which 1e-5 is a number: yacs evaluates texts, OmegaConf and ruamel have a resolver of their own."""
 Advance = Callable[[str], None]
 
 
@@ -49,6 +51,7 @@ class _Folder:
     python: list[Path] = field(default_factory=list)
     sources: list[SourceFile] = field(default_factory=list)
     half_model: HalfModel | None = None
+    reads_exponents: bool = False
 
 
 def lint(
@@ -73,6 +76,7 @@ def lint(
             _take_config(found, folder, report, settings)
     given = _given_sources(source, report) if source is not None else None
     _mark_groups(report.configs)
+    _mark_loaders(folders)
     for folder in folders.values():
         _examine_folder(folder, given, report)
     report.findings = _once(report.findings)
@@ -100,6 +104,7 @@ def _take_source(found: Found, folder: _Folder, report: Report, settings: Settin
         report.read.append(subject)
     if folder.half_model is None:
         folder.half_model = _half_model(subject)
+    folder.reads_exponents = folder.reads_exponents or _READS_EXPONENTS.search(text) is not None
     folder.python.append(found.path)
 
 
@@ -181,6 +186,14 @@ def _examine_folder(folder: _Folder, given: list[SourceKeys] | None, report: Rep
     together = _together(folder, _keys(folder.python, []) if given is None else given, given is not None)
     found = [finding for config in folder.configs for finding in examine(config)] + examine(together)
     report.findings += _unsuppressed(found, comments)
+
+
+def _mark_loaders(folders: Mapping[str, _Folder]) -> None:
+    """A configuration beside or below sources that load it with more than PyYAML."""
+    loading = {Path(place) for place, folder in folders.items() if folder.reads_exponents}
+    for folder in folders.values():
+        for config in folder.configs:
+            config.reads_exponents = bool(loading.intersection(Path(config.path).parents))
 
 
 def _together(folder: _Folder, keys: Sequence[SourceKeys], asked: bool) -> ConfigSet:

@@ -30,8 +30,10 @@ def heading(data: DataSet) -> Text:
     return line
 
 
-def _array(array: DataArray) -> Text:
+def _array(array: DataArray, images: bool) -> Text:
     shape = " x ".join(str(number) for number in array.shape) or "one value"
+    if images:  # an image is known by its lowest and its highest pixel
+        shape = f"{array.rows} of any size"
     spread = ""
     if math.isfinite(array.minimum):
         spread = f", {array.minimum:.4g} to {array.maximum:.4g}"
@@ -57,7 +59,7 @@ def data_lines(
             continue
         made.append(heading(data))
         shown = data.arrays if everything else data.arrays[:_MOST_ARRAYS]
-        made += [_array(array) for array in shown]
+        made += [_array(array, data.format.endswith("images")) for array in shown]
         if len(shown) < len(data.arrays):
             made.append(Text(f"  and {len(data.arrays) - len(shown)} more arrays (--all)", style="dim"))
         made += lines(findings, everything=everything)

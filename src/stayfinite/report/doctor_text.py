@@ -80,7 +80,7 @@ def run_lines(run: ProjectRun) -> list[RenderableType]:
         made.append(Text(f"  checkpoints   {_saved_words(run)}"))
         if good is not None:
             word = "last good" if run.window is not None or any(not s.fit for s in run.saved) else "newest"
-            made.append(Text(f"  {word:<13} {good.path} (step {good.step})", style="green"))
+            made.append(Text(f"  {word:<13} {good.path} ({good.step_words})", style="green"))
         else:
             made.append(Text("  last good     none is known to be good", style="red"))
     return made + claim_lines(run)

@@ -10,6 +10,7 @@ from rich.text import Text
 from stayfinite.findings import Finding
 from stayfinite.findings.subjects.log import Log, Role
 from stayfinite.report.checkpoints import size
+from stayfinite.report.html.words import count
 from stayfinite.report.log_chart import chart
 from stayfinite.report.text import lines, tally
 
@@ -18,7 +19,7 @@ _SHOWN = (Role.LOSS, Role.EVALUATION, Role.NORM, Role.RATE, Role.SCALE)
 
 def heading(log: Log) -> Text:
     """The path, its format, and how long it is."""
-    parts = [log.format, size(log.nbytes), f"{log.records} records"]
+    parts = [log.format, size(log.nbytes), count(log.records, "record")]
     if log.counted and log.first_step is not None and log.last_step is not None:
         parts.append(f"steps {log.first_step:g} to {log.last_step:g}")
     line = Text(log.path, style="bold")

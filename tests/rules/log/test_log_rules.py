@@ -117,6 +117,9 @@ def test_the_rate_at_the_failure() -> None:
     restart = [1e-3 * (0.01 if index < 280 else 1) for index in range(N)]
     assert "jumped" in one(findings({"loss": broken(LOSS, 300), "lr": restart}), "LOG007").message
     assert "LOG007" not in codes({"loss": broken(LOSS, 300), "lr": RATE})
+    # A log of every tenth step: the warm-up looks like a jump, and the run went through its peak since then.
+    coarse = [1e-5 if index == 0 else 1e-4 * min(index, 3 * (30 - index) / 27) for index in range(30)]
+    assert "LOG007" not in codes({"loss": broken(LOSS[:30], 17), "lr": coarse})
 
 
 def test_a_jump_at_a_resume() -> None:
@@ -191,6 +194,10 @@ def test_a_rate_that_is_not_the_configured_one() -> None:
     assert judge(right, config).findings == []
     warming = log_of({"loss": LOSS, "lr": [5e-5 * index / N for index in range(N)]})
     assert judge(warming, config).findings == [], "it is still rising"
+    between = log_of({"loss": LOSS, "lr": [0.976e-4 * (1 - index / 800) for index in range(N)]})
+    assert judge(between, config).findings == [], "the peak was between two records"
+    half = log_of({"loss": LOSS, "lr": [0.5e-4 * (1 - index / 800) for index in range(N)]})
+    assert one(judge(half, config).findings, "LOG013")
 
 
 def test_numbers_that_became_null(tmp_path: Path) -> None:

@@ -140,4 +140,14 @@ def test_saved_during_the_failure_and_the_last_good_before_it(tmp_path: Path) ->
     assert good.evidence["step"] == 40 and "step_40.pt" in good.message
     fail_from(tmp_path, 10)
     (none,) = found_in(tmp_path, "PRJ005")
-    assert "no checkpoint from before the trouble" in none.message
+    assert "no checkpoint from before the trouble" in none.message and "written at step 20" in none.message
+
+
+def test_a_damaged_checkpoint_from_before_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    write_run(tmp_path, range(1, 101), [20, 60])
+    whole = (tmp_path / "step_20.pt").read_bytes()
+    (tmp_path / "step_20.pt").write_bytes(whole[: len(whole) // 2])
+    fail_from(tmp_path, 45)
+    (none,) = found_in(tmp_path, "PRJ005")
+    assert "step_20.pt (step 20): " in none.message and "first of" not in none.message
+    assert "save more often" not in none.fix

@@ -56,6 +56,10 @@ class SavedState:
         return self.checkpoint.step
 
     @property
+    def step_words(self) -> str:
+        return "step not known" if self.step is None else f"step {self.step}"
+
+    @property
     def fit(self) -> bool:
         """Nothing was found that speaks against training from it."""
         return self.healthy and self.dead is None

@@ -41,12 +41,10 @@ def read(path: str) -> StoredData:
     ]
     data = StoredData(path, "tsv" if _delimiter(path, head) == "\t" else "csv", Path(path).stat().st_size)
     chosen = next((index for index, name in enumerate(names) if name.lower() in _IDS), None)
-    if not numeric:
-        raise UnreadableData(f"{path}: no column of this table holds numbers")
     columns = [names[index] for index in numeric if index != chosen or names[index].lower() != "id"]
     kept = [index for index in numeric if index != chosen or names[index].lower() != "id"]
     if not kept:
-        raise UnreadableData(f"{path}: no column of this table holds numbers")
+        raise UnreadableData(f"{path}: no column of this table holds numbers in nine of ten cells")
     data.arrays.append(
         StoredArray("table", "float64", (-1, len(kept)),
                     lambda begin, end: _blocks(path, named, kept, len(names), chosen, data), None, columns)

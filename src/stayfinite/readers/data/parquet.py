@@ -1,4 +1,4 @@
-"""Parquet, where pyarrow is installed: columns of numbers, and columns of vectors of one length."""
+"""Parquet, where pyarrow is installed: columns of numbers, of vectors of one length, and of lists of any length."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ENDINGS = (".parquet",)
 _ROWS = 16384
 _MOST_IDS = 2_000_000
+_RAGGED = "lists of different lengths: every value was looked at, but not sample by sample"
 
 
 def read(path: str) -> StoredData:
@@ -48,11 +49,18 @@ def read(path: str) -> StoredData:
                         lambda begin, end: _table(path, plain, names[:1], data), None, plain)
         )  # fmt: skip
     for name in vectors:
-        data.arrays.append(
-            StoredArray(name, str(schema.field(name).type.value_type), (rows, -1),
-                        lambda begin, end, name=name: _vectors(path, name, data), None)  # type: ignore[misc]
-        )  # fmt: skip
-    if not data.arrays:
+        dtype, width = str(schema.field(name).type.value_type), _width(path, name, data)
+        if width is None:  # tokens of texts, samples of sounds
+            data.arrays.append(
+                StoredArray(name, dtype, (-1,),
+                            lambda begin, end, name=name: _values(path, name, data), None, note=_RAGGED)  # type: ignore[misc]
+            )  # fmt: skip
+        elif width:
+            data.arrays.append(
+                StoredArray(name, dtype, (rows, width),
+                            lambda begin, end, name=name, width=width: _vectors(path, name, width, data), None)  # type: ignore[misc]
+            )  # fmt: skip
+    if not data.arrays and not data.problems:
         raise UnreadableData(f"{path}: no column of this file holds numbers or vectors of numbers")
     return data
 
@@ -91,19 +99,44 @@ def _table(
         first += batch.num_rows
 
 
-def _vectors(path: str, column: str, data: StoredData) -> Iterator[tuple[int, torch.Tensor]]:
+def _width(path: str, column: str, data: StoredData) -> int | None:
+    """The one length of all lists of a column, None where they differ. Rows without a list do not count."""
+    compute = importlib.import_module("pyarrow.compute")
+    lengths: set[int] = set()
+    for batch in _batches(path, [column], data):
+        lengths.update(compute.list_value_length(batch.column(0)).drop_null().unique().to_pylist())
+        if len(lengths) > 1:
+            return None
+    return lengths.pop() if lengths else 0
+
+
+def _values(path: str, column: str, data: StoredData) -> Iterator[tuple[int, torch.Tensor]]:
     import torch
 
-    first, width = 0, 0
+    first = 0
+    for batch in _batches(path, [column], data):
+        flat = batch.column(0).flatten().to_numpy(zero_copy_only=False)
+        if len(flat):
+            yield first, torch.from_numpy(flat.copy()).view(-1, 1)
+            first += len(flat)
+
+
+def _vectors(path: str, column: str, width: int, data: StoredData) -> Iterator[tuple[int, torch.Tensor]]:
+    """A missing vector is NaN throughout; of whole numbers, which have no NaN, it is 0 and noted as a problem."""
+    import torch
+
+    numpy = importlib.import_module("numpy")
+    first, missing = 0, 0
     for batch in _batches(path, [column], data):
         vectors = batch.column(0)
-        flat = vectors.flatten().to_numpy(zero_copy_only=False)
-        rows = batch.num_rows - vectors.null_count
-        width = width or (len(flat) // rows if rows else 0)
-        if rows == 0 or width == 0 or len(flat) != rows * width or vectors.null_count:
-            data.problems.append(
-                (path, f"{column}: vectors of different lengths, or missing ones, from row {first} on")
+        flat = vectors.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+        if vectors.null_count:
+            filled = numpy.full(
+                (batch.num_rows, width), numpy.nan if flat.dtype.kind == "f" else 0, flat.dtype
             )
-            return
-        yield first, torch.from_numpy(flat.copy()).view(rows, width)
-        first += rows
+            filled[~vectors.is_null().to_numpy(zero_copy_only=False)] = flat
+            flat, missing = filled, missing + vectors.null_count * (flat.dtype.kind != "f")
+        yield first, torch.from_numpy(flat.copy())
+        first += batch.num_rows
+    if missing:
+        data.problems.append((path, f"{column}: {missing} of {first} rows have no list"))

@@ -25,6 +25,8 @@ _CONFIG_NAMES = frozenset(
     ]
 )
 _READERS = frozenset({"get", "pop", "getattr", "select"})
+_READ_BY_SIGNATURE = frozenset({"LightningCLI", "jsonargparse"})
+"""They give every key to the argument of its name, and refuse those that are none: no source mentions a Trainer's."""
 
 Condition = tuple[ast.expr, bool]
 
@@ -63,10 +65,16 @@ def source_keys(tree: ast.Module, file: str) -> SourceKeys:
 
 
 def _mention(node: ast.AST, found: SourceKeys) -> None:
-    if isinstance(node, ast.Name):
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+        if names & _READ_BY_SIGNATURE:
+            found.unpacked.add("")
+    elif isinstance(node, ast.Name):
         found.mentioned.add(normal(node.id))
     elif isinstance(node, ast.Attribute):
         found.mentioned.add(normal(node.attr))
+        if node.attr in _READ_BY_SIGNATURE:
+            found.unpacked.add("")
     elif isinstance(node, ast.arg):
         found.mentioned.add(normal(node.arg))
     elif isinstance(node, ast.keyword):

@@ -55,6 +55,20 @@ def constructed(nodes: Index) -> Kinds:
     return kinds
 
 
+def _trained(call: ast.Call, inner: ast.expr | None) -> str:
+    """What a backward pass starts from: `loss.backward()`, `scaler.scale(loss).backward()`, `(loss / n).backward()`,
+    `accelerator.backward(loss)`."""
+    given = dotted(call.args[0]) if call.args else None
+    if isinstance(inner, ast.Call) and inner.args:
+        inner = inner.args[0]
+    if isinstance(inner, ast.BinOp):
+        inner = inner.left
+    receiver = dotted(inner) if inner is not None else None
+    if given is not None and LOSS.search(given) and not (receiver and LOSS.search(receiver)):
+        return given
+    return receiver or (ast.unparse(inner) if inner is not None else "")
+
+
 def _facts(name: str, line: int, body: list[ast.stmt], kinds: Kinds) -> FunctionFacts:
     walk = _Walk(kinds, name)
     walk.block(body)
@@ -166,9 +180,7 @@ class _Walk:
                 and isinstance(inner.func, ast.Attribute)
                 and inner.func.attr == "scale"
             )
-            self._event(
-                "backward", node, receiver or (ast.unparse(inner) if inner is not None else ""), scaled=scaled
-            )
+            self._event("backward", node, _trained(node, inner), scaled=scaled)
         elif method == "zero_grad":
             self._event("zero_grad", node, receiver or "")
         elif method == "update" and receiver is not None and self._kind(receiver) == "scaler":

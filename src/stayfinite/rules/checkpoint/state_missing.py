@@ -61,7 +61,8 @@ class StateMissing(Rule[Checkpoint]):
         if scheduled and not subject.schedulers:
             group = next(g for g in scheduled[0].groups if g.initial_lr is not None)
             yield self.finding(
-                f"{scheduled[0].name} had a scheduler (rate {group.lr}, initial {group.initial_lr}) whose state "
+                f"{scheduled[0].name} had a scheduler (rate {_shown(group.lr)}, initial "
+                f"{_shown(group.initial_lr)}) whose state "
                 "is not in the checkpoint: after a resume the schedule starts over",
                 fix="save scheduler.state_dict() too; now, set last_epoch of the new scheduler to the present step",
                 evidence={"lr": group.lr, "initial_lr": group.initial_lr, "missing": "scheduler"},
@@ -74,11 +75,17 @@ class StateMissing(Rule[Checkpoint]):
             subject.schedulers or subject.scalers
         )
         missing = ["optimizer"] if subject.schedulers else ["optimizer", "scheduler"]
+        held = "weights and scheduler, but no optimizer" if subject.schedulers else "weights only"
+        rate = "" if subject.schedulers else " and the learning rate of step 0"
         step = f" at step {subject.step}" if subject.step is not None else ""
         yield self.finding(
-            f"weights only{step}: a run resumed from here starts with cold moments and the learning rate of step 0",
-            fix="fine for inference; to resume, save optimizer and scheduler too, or warm the learning rate up again",
+            f"{held}{step}: a run resumed from here starts with cold moments{rate}",
+            fix=f"fine for inference; to resume, save {' and '.join(missing)} too, or warm the learning rate up again",
             evidence={"missing": missing, "step": subject.step},
             file=subject.path,
             severity=Severity.WARNING if meant_to_resume else Severity.INFO,
         )
+
+
+def _shown(rate: float | None) -> str:
+    return "unknown" if rate is None else f"{rate:.4g}"

@@ -74,7 +74,7 @@ class KeyWithoutEffect(Rule[ConfigSet]):
                     continue
                 if not places and entry.word not in subject.mentioned:
                     yield self.finding(
-                        f"{shown(entry)}: none of {subject.sources} sources mentions this key",
+                        f"{shown(entry)}: {_none_of(subject.sources)} mentions this key",
                         fix="remove the key, or read it; a loader that refuses unknown keys "
                         "finds the next one",
                         evidence={"key": entry.name, "sources": subject.sources},
@@ -90,3 +90,7 @@ class KeyWithoutEffect(Rule[ConfigSet]):
                         evidence={"key": entry.name, "reads": [f"{p.file}:{p.line}" for p in places]},
                         **at(entry),
                     )
+
+
+def _none_of(sources: int) -> str:
+    return "the one source that reads settings never" if sources == 1 else f"none of {sources} sources"

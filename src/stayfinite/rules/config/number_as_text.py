@@ -41,8 +41,8 @@ class NumberIsText(Rule[ConfigFile]):
 
     ## What it finds
     `lr: 1e-5` in YAML (PyYAML wants a dot, and a sign in the exponent: `1.0e-5`), and a number in quotes
-    for a setting that is a number everywhere else. Files of a Hydra folder are read by another loader and
-    are left alone.
+    for a setting that is a number everywhere else. Files that another loader reads are left alone: those of a
+    Hydra folder, and those beside or below a source that imports yacs, OmegaConf or ruamel.
 
     ## Why it is bad
     The text travels until something multiplies or compares it: an error far from here, or a comparison of
@@ -67,8 +67,8 @@ class NumberIsText(Rule[ConfigFile]):
     severity = Severity.ERROR
 
     def check(self, subject: ConfigFile) -> Iterator[Finding]:
-        if subject.kind == "hydra":
-            return  # OmegaConf reads 1e-5 as a number
+        if subject.kind == "hydra" or subject.reads_exponents:
+            return  # OmegaConf, yacs and ruamel read 1e-5 as a number
         for entry in subject.entries:
             if not isinstance(entry.value, str) or not looks_like_number(entry.value) or entry.section:
                 continue

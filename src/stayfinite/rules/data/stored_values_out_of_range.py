@@ -16,7 +16,7 @@ class StoredValuesOutOfRange(Rule[DataSet]):
 
     ## What it finds
     Samples outside `--range LOW HIGH`, vectors whose norm is not `--norm N`; without these, single samples a thousand
-    times larger than the others, and inputs beyond 10,000.
+    times larger than the others, and inputs beyond 10,000 (a note for tables, which are kept in units of their own).
 
     ## Why it is bad
     Activations and gradients scale with the input. The rate that suits normalised inputs diverges for raw ones; beyond
@@ -91,11 +91,11 @@ class StoredValuesOutOfRange(Rule[DataSet]):
 
     def _large(self, data: DataSet, array: DataArray) -> Finding:
         beyond = ", beyond the range of float16" if array.largest > _HALF else ""
-        column = ""
         return self.finding(
-            f"{array.name}: values from {array.minimum:.4g} to {array.maximum:.4g}{column}{beyond}",
+            f"{array.name}: values from {array.minimum:.4g} to {array.maximum:.4g}{beyond}",
             fix="normalise by statistics of the training set (x - mean) / std before the model sees it",
             evidence={"array": array.name, "min": array.minimum, "max": array.maximum, "mean": array.mean,
                       "std": array.deviation},
+            severity=Severity.INFO if array.columns else None,  # tables are kept raw, in units of their own
             file=data.path,
         )  # fmt: skip

@@ -10,14 +10,16 @@ from stayfinite.rules.log.story import place, when
 
 _SOON = 64
 _PEAK = 0.98
+_HELD = 2 / 3
+"""A run that went through a rate half as high again since the jump did not fail because of the jump."""
 
 
 class RateAtFailure(Rule[Log]):
     """The run failed while the learning rate was rising, at its peak, or right after it jumped.
 
     ## What it finds
-    The first bad value within 64 records after the learning rate became three times as large in one go, or while it
-    was still rising, or at its highest value of the whole log shortly after a rise.
+    The first bad value within 64 records after the learning rate became three times as large in one go (and not much
+    higher in between), or while it was still rising, or at its highest value of the whole log shortly after a rise.
 
     ## Why it is bad
     Failures gather at the end of the warm-up and at restarts of a schedule: the rate passes what the model can take.
@@ -52,6 +54,7 @@ class RateAtFailure(Rule[Log]):
             jumps = [
                 h for h in subject.kept("rate-jump")
                 if h.series == series.name and 0 <= trouble.point.order - h.point.order <= _SOON
+                and now >= _HELD * max(p.value for p in points if p.order >= h.point.order)
             ]  # fmt: skip
             recent = [point.value for point in points[-_SOON:]]
             if jumps:

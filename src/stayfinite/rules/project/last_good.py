@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.project import Project, ProjectRun
@@ -46,8 +46,8 @@ class LastGoodBeforeFailure(Rule[Project]):
             good = run.last_good()
             if good is not None:
                 yield self.finding(
-                    f"the last checkpoint before the trouble is {good.path} (step {good.step}); {window.series} is not "
-                    f"finite at {window.words}{_ahead(run)}",
+                    f"the last checkpoint before the trouble is {good.path} ({good.step_words}); {window.series} is "
+                    f"not finite at {window.words}{_ahead(run)}",
                     fix=f"start from {good.path}, after the cause is cured",
                     evidence={
                         "step": good.step,
@@ -68,17 +68,32 @@ class LastGoodBeforeFailure(Rule[Project]):
                 )
             else:
                 message = (
-                    f"no checkpoint from before the trouble ({window.words}): the first of {len(run.saved)} was "
-                    f"written at step {min(steps) if steps else 'unknown'}"
+                    f"no checkpoint from before the trouble ({window.words}) is good: {_why_none(run, steps)}"
                 )
+            early = [step for step in steps if step < window.first]
             yield self.finding(
                 message,
-                fix="cure the cause and start again; save more often than the failure came",
+                fix="cure the cause and start again; keep more than one checkpoint, and verify each when it is written"
+                if early
+                else "cure the cause and start again; save more often than the failure came",
                 evidence={"steps": steps, "first_bad": window.first, "last_bad": window.last},
                 file=window.log,
                 line=window.line,
                 severity=Severity.WARNING,
             )
+
+
+def _why_none(run: ProjectRun, steps: Sequence[int]) -> str:
+    """What is wrong with those from before, or that the first one came too late."""
+    early = [
+        saved
+        for saved in run.saved
+        if run.window is not None and saved.step is not None and saved.step < run.window.first
+    ]
+    if not early:
+        return f"the first of {len(run.saved)} was written at step {min(steps) if steps else 'unknown'}"
+    newest = early[-1]
+    return f"{newest.path} (step {newest.step}): {newest.reason or newest.dead}"
 
 
 def _ahead(run: ProjectRun) -> str:
