@@ -25,8 +25,8 @@ from stayfinite.guarding.proofs import check_prove
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import NoGradients, StepOwner
+from stayfinite.hooks.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover import CheckpointError, Policy
-from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.ladder import Counters
 from stayfinite.recover.plan import Plan
 from stayfinite.recover.state import Models, TrainingState, update_average

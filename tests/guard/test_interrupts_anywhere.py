@@ -21,6 +21,7 @@ from trials.bits import bits, differing
 from stayfinite import Guard
 
 AT, POINTS = 2, 8
+BACKWARD = torch.autograd.backward
 DATA = [
     (torch.randn(8, 4, generator=torch.Generator().manual_seed(n)), torch.full((8, 1), n / 9))
     for n in range(4)
@@ -109,6 +110,7 @@ def run(
     after = training.bits()
     one(AT + 1)  # it goes on
     training.guard.close()
+    assert torch.autograd.backward is BACKWARD, f"line {at}"  # nothing of ours is left in torch
     return interrupter.lines, before, after
 
 
@@ -170,7 +172,7 @@ def test_a_checkpoint_is_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_interrupts_pass_in_the_users_code_and_inside_of_another_wait() -> None:
-    from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
+    from stayfinite.hooks.interrupts import interrupts_pass, interrupts_wait
 
     heard = []
     with pytest.raises(KeyboardInterrupt), interrupts_wait():

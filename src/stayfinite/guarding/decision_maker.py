@@ -16,9 +16,9 @@ from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.hooks.interrupts import interrupts_pass
 from stayfinite.recover import Action
 from stayfinite.recover.aftermath import Aftermath
-from stayfinite.recover.interrupts import interrupts_pass
 from stayfinite.recover.position import DataPosition
 from stayfinite.watch.intercept import Marks, gradient_marks, has_gradients, reached
 from stayfinite.watch.losses import Loss, as_loss

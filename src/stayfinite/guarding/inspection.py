@@ -7,7 +7,7 @@ from torch import Tensor
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.replica_check import ReplicaCheck
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover.interrupts import interrupts_wait
+from stayfinite.hooks.interrupts import interrupts_wait
 from stayfinite.recover.lastgood import all_can_go_back
 from stayfinite.recover.ranks import joined, packed
 from stayfinite.recover.replicas import ReplicaNumbers, Replicas

@@ -21,7 +21,7 @@ from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import NoGradients, StepOwner
-from stayfinite.recover.interrupts import interrupts_wait
+from stayfinite.hooks.interrupts import interrupts_wait
 from stayfinite.recover.policy import RunStopped
 from stayfinite.watch.intercept import Marks, has_gradients, intercept
 from stayfinite.watch.risk import calls_closure_once

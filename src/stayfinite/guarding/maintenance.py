@@ -15,8 +15,8 @@ from stayfinite.guarding.inspection import Inspection
 from stayfinite.guarding.keeper import Keeper
 from stayfinite.guarding.precaution import Precaution
 from stayfinite.guarding.run import GuardedRun
+from stayfinite.hooks.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover import CheckpointError
-from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.recover.replicated_copy import Slot

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stayfinite.findings import TensorSummary
 from stayfinite.guarding.reporter import RunReporter
-from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
+from stayfinite.hooks.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.state import TrainingState
 from stayfinite.recover.untouched import untouched
 from stayfinite.watch.finite import summarize

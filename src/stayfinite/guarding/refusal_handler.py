@@ -20,8 +20,8 @@ from stayfinite.guarding.leave_out import can_do_without
 from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
+from stayfinite.hooks.interrupts import interrupts_pass
 from stayfinite.recover import Action, RunStopped
-from stayfinite.recover.interrupts import interrupts_pass
 from stayfinite.recover.ranks import RankLost, joined, packed
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in

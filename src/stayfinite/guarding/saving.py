@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from stayfinite.guarding.health import Health
+from stayfinite.hooks.interrupts import interrupts_pass
 from stayfinite.recover import CheckpointError, archive, checkpoint, sharded_checkpoint
-from stayfinite.recover.interrupts import interrupts_pass
 from stayfinite.recover.plan import factor_of
 from stayfinite.recover.position import DataPosition
 from stayfinite.recover.ranks import Ranks, rank, world_size

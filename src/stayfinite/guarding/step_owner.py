@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.run import GuardedRun
-from stayfinite.recover.interrupts import interrupts_pass, interrupts_wait
+from stayfinite.hooks.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.ranks import rank, world_size
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break

@@ -11,6 +11,8 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
+from stayfinite.hooks.interrupts import interrupts_wait
+
 Around = Callable[..., Any]
 """Called as around(original, *args, **kwargs) instead of the original; gives what the caller gets."""
 
@@ -28,6 +30,14 @@ class Listening:
         self._stops.append(other.stop)
 
     def stop(self) -> None:
+        try:
+            with interrupts_wait():
+                self._stop_all()
+        except BaseException:
+            self._stop_all()  # Ctrl-C came before it could be made to wait
+            raise
+
+    def _stop_all(self) -> None:
         while self._stops:
             self._stops.pop()()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from stayfinite.recover.interrupts import interrupts_wait
+from stayfinite.hooks.interrupts import interrupts_wait
 from stayfinite.recover.ladder import Ladder
 from stayfinite.recover.lastgood import LastGood
 from stayfinite.recover.plan import Plan, Staging, Tell

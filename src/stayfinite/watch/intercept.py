@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from stayfinite.hooks import Listening, listen, listen_to
+from stayfinite.hooks.interrupts import interrupts_wait
 
 
 class LoopListener(Protocol):
@@ -66,13 +67,14 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
         listener.wants_scaler_update(lambda: original(new_scale), forced=new_scale is not None)
 
     with Listening() as listening:
-        listening.add(listen("backward", backward))
-        listening.add(listen("total_norm", total_norm))
-        for optimizer in optimizers:
-            listening.add(listen_to(optimizer, "step", around_step(listener, optimizer)))
-        if scaler is not None and scaler.is_enabled():
-            listening.add(listen_to(scaler, "step", scaler_step))
-            listening.add(listen_to(scaler, "update", scaler_update))
+        with interrupts_wait():
+            listening.add(listen("backward", backward))
+            listening.add(listen("total_norm", total_norm))
+            for optimizer in optimizers:
+                listening.add(listen_to(optimizer, "step", around_step(listener, optimizer)))
+            if scaler is not None and scaler.is_enabled():
+                listening.add(listen_to(scaler, "step", scaler_step))
+                listening.add(listen_to(scaler, "update", scaler_update))
         yield
 
 
