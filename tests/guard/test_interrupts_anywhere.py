@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from trials.bits import bits, differing
 
 from stayfinite import Guard
+from stayfinite.replay.tracer import is_unfollowed
 
 AT, POINTS = 2, 8
 BACKWARD = torch.autograd.backward
@@ -44,7 +45,9 @@ class Interrupter:
             sys.settrace(before)
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if "/stayfinite/" in frame.f_code.co_filename else None
+        ours = "/stayfinite/" in frame.f_code.co_filename
+        # Python handles signals after calls and at the end of loops; between two plain assignments it never does.
+        return self._line if ours and frame.f_code.co_name != "unfollowed" else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
@@ -111,6 +114,7 @@ def run(
     one(AT + 1)  # it goes on
     training.guard.close()
     assert torch.autograd.backward is BACKWARD, f"line {at}"  # nothing of ours is left in torch
+    assert not is_unfollowed(), f"line {at}"
     return interrupter.lines, before, after
 
 
@@ -134,6 +138,7 @@ def lines_of(at: int, do: Callable[[], Any]) -> int:
             do()
     except KeyboardInterrupt:
         assert at
+    assert not is_unfollowed(), f"line {at}"
     return interrupter.lines
 
 

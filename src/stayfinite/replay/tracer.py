@@ -308,11 +308,12 @@ _quiet = _Quiet()
 @contextmanager
 def unfollowed() -> Iterator[None]:
     """What is computed inside, in this thread, is no part of any trace: somebody only looks."""
-    _quiet.depth += 1
+    before = _quiet.depth
     try:
+        _quiet.depth = before + 1
         yield
     finally:
-        _quiet.depth -= 1
+        _quiet.depth = before
 
 
 def is_unfollowed() -> bool:
