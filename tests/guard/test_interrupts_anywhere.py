@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,14 +21,37 @@ from torch.optim.lr_scheduler import LambdaLR
 from trials.bits import bits, differing
 
 from stayfinite import Guard
+from stayfinite.hooks import listen_to_updates
 from stayfinite.replay.tracer import is_unfollowed
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each test is a forked process")
 AT, POINTS = 2, 8
 BACKWARD = torch.autograd.backward
 DATA = [
     (torch.randn(8, 4, generator=torch.Generator().manual_seed(n)), torch.full((8, 1), n / 9))
     for n in range(4)
 ]
+
+
+@pytest.fixture(autouse=True)
+def in_a_process_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interrupt leaves behind in torch or python stays there."""
+    test = request.node.obj
+
+    def forked(**given: Any) -> None:
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                test(**given)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    monkeypatch.setattr(request.node, "obj", forked)
 
 
 class Interrupter:
@@ -115,6 +140,10 @@ def run(
     training.guard.close()
     assert torch.autograd.backward is BACKWARD, f"line {at}"  # nothing of ours is left in torch
     assert not is_unfollowed(), f"line {at}"
+    told: list[Any] = []
+    with listen_to_updates(told.append):
+        training.optimizer.step(lambda: torch.zeros(()))
+    assert told == [training.optimizer], f"line {at}"  # updates are still heard, once
     return interrupter.lines, before, after
 
 

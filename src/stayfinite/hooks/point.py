@@ -99,7 +99,7 @@ class HookPoint:
         self._layer: _Layer | None = None
 
     def listen(self, around: Around) -> Listening:
-        with LOCK:
+        with interrupts_wait(), LOCK:
             if self._layer is None:
                 self._layer = _Layer(self._owner(), self._name, self._owner)
             self._listeners = (*self._listeners, around)
@@ -113,7 +113,7 @@ class HookPoint:
         return self._layer is not None and vars(owner).get(self._name) is not self._layer.replacement
 
     def _leave(self, leaving: list[Around]) -> None:
-        with LOCK:
+        with interrupts_wait(), LOCK:
             if not leaving or self._layer is None:
                 return
             kept = list(self._listeners)

@@ -13,6 +13,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from stayfinite.hooks.interrupts import interrupts_wait
 from stayfinite.hooks.point import LOCK, Listening
 
 UpdateListener = Callable[[Any], object]
@@ -28,13 +29,13 @@ class _Side:
         self._handle: Any = None
 
     def listen(self, listener: UpdateListener) -> Listening:
-        with LOCK:
+        with interrupts_wait(), LOCK:
             self._listeners = (*self._listeners, listener)
             self._settle()
         return Listening([partial(self._leave, [listener])])
 
     def _leave(self, leaving: list[UpdateListener]) -> None:
-        with LOCK:
+        with interrupts_wait(), LOCK:
             if leaving:
                 kept = list(self._listeners)
                 del kept[kept.index(leaving.pop())]
@@ -65,9 +66,14 @@ _AFTER = _Side("register_optimizer_step_post_hook")
 def listen_to_updates(before: UpdateListener | None = None, after: UpdateListener | None = None) -> Listening:
     """Hear of every `optimizer.step()` before and after it is made; one that raises has no end."""
     listening = Listening()
-    for side, listener in ((_BEFORE, before), (_AFTER, after)):
-        if listener is not None:
-            listening.add(side.listen(listener))
+    try:
+        with interrupts_wait():
+            for side, listener in ((_BEFORE, before), (_AFTER, after)):
+                if listener is not None:
+                    listening.add(side.listen(listener))
+    except BaseException:  # Ctrl-C has waited for this, and nobody will get to stop it
+        listening.stop()
+        raise
     return listening
 
 
