@@ -45,7 +45,7 @@ def in_a_process_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.
             try:
                 test(**given)
                 code = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - told by its exit code
                 traceback.print_exc()
             finally:
                 os._exit(code)
