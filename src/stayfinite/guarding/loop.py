@@ -68,8 +68,15 @@ class WatchedLoop:
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """A loop over these batches, listened to for as long as it runs."""
-        with intercept(self, self._run.state.optimizers, self._run.state.scaler):
+        listening = intercept(self, self._run.state.optimizers, self._run.state.scaler)
+        try:
             yield from self.bodies(self._maintenance.batches(loader))
+        finally:  # no `with`: Ctrl-C at the very begin of its exit would leave torch as it is now
+            try:
+                listening.stop()
+            except BaseException:
+                listening.stop()
+                raise
 
     def bodies(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same where somebody else has the loop's calls brought here."""
@@ -184,6 +191,7 @@ class WatchedLoop:
     def replaying(self) -> bool:
         return self._follower.replaying
 
+    @interrupts_wait()
     def _enter(self, batch: Any, body: ExitStack) -> None:
         if self._owner.accumulating:
             self._run.recovery.transaction.mark_batch()
@@ -217,11 +225,13 @@ class WatchedLoop:
     def before_backward(self) -> Marks | None:
         return self.decision.before_backward() if self.listening else None
 
+    @interrupts_wait()
     def saw_backward(self, roots: Sequence[Tensor], before: Marks | None) -> bool:
         """Whether it reached a parameter of this run."""
         self._follower.saw_loss(roots[0])
         return self.listening and before is not None and self.decision.saw_backward(roots, before)
 
+    @interrupts_wait()
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """The last moment at which the gradients are raw; the norm measured here serves the clipping too."""
         window = self._owner.window

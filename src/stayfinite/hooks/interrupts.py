@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
+from _signal import getsignal  # type: ignore[import-not-found]
+from _signal import signal as handle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (int(signal.SIGINT), int(signal.SIGTERM))
+# The module behind `signal`, which turns every number and handler into an enum and back: that took four times as long
+# as all the rest, several times a step.
 
 
 class _HeldSignals:
@@ -20,21 +24,30 @@ class _HeldSignals:
         self._came: list[tuple[int, FrameType | None]] = []
 
     def hold(self) -> None:
-        handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
+        handlers = {number: getsignal(number) for number in _SIGNALS}
         self._handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
         for number in self._handlers:
-            signal.signal(number, self._wait)
+            handle(number, self._wait)
 
     def _wait(self, number: int, frame: FrameType | None) -> None:
         self._came.append((number, frame))
 
     def let_go(self) -> None:
         """Handle the first that came, as it would have been handled."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        try:
+            self._put_back()
+        except (
+            BaseException
+        ):  # one that comes now is handled at once: before the others have their handlers back
+            self._put_back()
+            raise
         came, self._came = self._came, []
         for number, frame in came[:1]:
             self._handlers[number](number, frame)
+
+    def _put_back(self) -> None:
+        for number, handler in self._handlers.items():
+            handle(number, handler)
 
 
 _held: _HeldSignals | None = None  # by the main thread, which alone hears of signals
@@ -64,10 +77,17 @@ def interrupts_pass() -> Iterator[None]:
     if held is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _held = None
+    import torch
+
+    _held, gradients_are_on = None, torch.is_grad_enabled()
     try:
         held.let_go()
         yield
+    except BaseException:
+        torch._C._set_grad_enabled(
+            gradients_are_on
+        )  # Ctrl-C at the very begin of the exit of a `no_grad` leaves them off
+        raise
     finally:
         _held = held
         held.hold()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -34,9 +33,8 @@ class LoopListener(Protocol):
         """`forced`: to a scale that the loop has chosen itself."""
 
 
-@contextmanager
-def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: Any) -> Iterator[None]:
-    """Call the listener for everything the loop does while this is open."""
+def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: Any) -> Listening:
+    """Call the listener for everything the loop does until this is stopped."""
     depth = threading.local()
 
     def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +64,8 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
     def scaler_update(original: Any, new_scale: Any = None) -> None:
         listener.wants_scaler_update(lambda: original(new_scale), forced=new_scale is not None)
 
-    with Listening() as listening:
+    listening = Listening()
+    try:
         with interrupts_wait():
             listening.add(listen("backward", backward))
             listening.add(listen("total_norm", total_norm))
@@ -75,7 +74,10 @@ def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: A
             if scaler is not None and scaler.is_enabled():
                 listening.add(listen_to(scaler, "step", scaler_step))
                 listening.add(listen_to(scaler, "update", scaler_update))
-        yield
+    except BaseException:
+        listening.stop()
+        raise
+    return listening
 
 
 def around_step(listener: LoopListener, optimizer: Optimizer) -> Callable[..., Any]:

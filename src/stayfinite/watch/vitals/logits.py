@@ -54,19 +54,17 @@ class Logits:
         if given is None:
             return original(*args, **kwargs)
         if _measurable(given) and given.dim() > 2:  # attention has heads or samples before its rows
-            with torch.no_grad():
-                self._largest.append(given.amax())
+            self._largest.append(given.detach().amax())
         return original(given, *args, **kwargs)
 
     def _attention(self, original: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
         """Of the first sample alone: the product is not kept anywhere, so it is computed again."""
         if _measurable(query) and _measurable(key) and query.dim() > 2:
             scale = kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
-            with torch.no_grad():
-                first, keys = query.detach()[:1].float(), key.detach()[:1].float()
-                if first.shape[1:-2] == keys.shape[1:-2]:
-                    logits = first @ keys.transpose(-2, -1) * scale
-                    self._largest.append(logits.amax())
+            first, keys = query.detach()[:1].float(), key.detach()[:1].float()
+            if first.shape[1:-2] == keys.shape[1:-2]:
+                logits = first @ keys.transpose(-2, -1) * scale
+                self._largest.append(logits.amax())
         return original(query, key, *args, **kwargs)
 
     def _exponential(self, original: Any, given: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -74,8 +72,7 @@ class Logits:
             return original(*args, **kwargs)
         if _measurable(given) and given.dtype in _EXP_LIMITS:
             place = _line()
-            with torch.no_grad():
-                largest = given.amax()
+            largest = given.detach().amax()
             known = self._exponents.get(place)
             if known is not None:
                 largest = torch.maximum(known[0], largest.to(known[0]))

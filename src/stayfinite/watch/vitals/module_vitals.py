@@ -113,7 +113,8 @@ class ModuleVitals:
             return
         began = time.perf_counter()
         try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            # Not `no_grad`: its exit is a function, and Ctrl-C as that begins would leave the user without gradients.
+            with torch._C.DisableTorchFunction():
                 self._measure(name, kind, args, kwargs, output)
         except Exception as error:  # noqa: BLE001 - said once, and the run goes on without vitals
             self.trouble = f"{type(error).__name__}: {error}"
@@ -144,13 +145,14 @@ class ModuleVitals:
         if known is not None and known[0]() is tensor and known[1] == _version(tensor):
             return known[2]
         size = _Size(len(self._scalars), tensor.numel())
+        values = tensor.detach() if tensor.requires_grad else tensor
         if tensor.device.type in _NO_DOUBLES:
-            largest = torch.linalg.vector_norm(tensor, math.inf)
-            self._scalars += (largest, largest, torch.linalg.vector_norm(tensor, 2, dtype=torch.float32))
+            largest = torch.linalg.vector_norm(values, math.inf)
+            self._scalars += (largest, largest, torch.linalg.vector_norm(values, 2, dtype=torch.float32))
         else:
             wide = self._wide or tensor.dtype is torch.float64 or tensor.numel() <= _FEW
-            norm = torch.linalg.vector_norm(tensor, 2, dtype=torch.float64 if wide else torch.float32)
-            self._scalars += (*torch.aminmax(tensor), norm)  # many times faster than the norm of order inf
+            norm = torch.linalg.vector_norm(values, 2, dtype=torch.float64 if wide else torch.float32)
+            self._scalars += (*torch.aminmax(values), norm)  # many times faster than the norm of order inf
         self._known[id(tensor)] = (weakref.ref(tensor), _version(tensor), size)
         return size
 

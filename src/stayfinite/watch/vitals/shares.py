@@ -23,11 +23,10 @@ class Counts(NamedTuple):
     numel: int
 
 
-@torch.no_grad()
 def nonzero_and_normal(tensor: Tensor) -> Counts:
     """Of every n-th element where there are many."""
-    values = tensor
+    values = tensor.detach()
     if tensor.numel() > _MOST and tensor.is_contiguous():
-        values = tensor.view(-1)[:: -(-tensor.numel() // _MOST)]
+        values = values.view(-1)[:: -(-tensor.numel() // _MOST)]
     normal = F.hardshrink(values, _LARGEST_SUBNORMAL[tensor.dtype])
     return Counts((torch.count_nonzero(values), torch.count_nonzero(normal)), values.numel())
