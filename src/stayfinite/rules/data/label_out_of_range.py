@@ -22,6 +22,12 @@ _TEXTS = (
     "is out of range",
     "should be in the range",
 )
+_LOOKED_UP = "index out of range in self"  # what an embedding says, and index_select
+_TABLE = (
+    "compare the largest index in the data with the rows of the table: num_embeddings must cover every id that the "
+    "tokenizer or vocabulary gives (special tokens and padding too), and the sequence length every position"
+)
+_LABELS = "assert 0 <= y.min() and y.max() < num_classes before training; map labels to 0..C-1"
 
 
 class LabelOutOfRange(Rule[FailedStep]):
@@ -42,7 +48,8 @@ class LabelOutOfRange(Rule[FailedStep]):
     Validate once, before training: `assert 0 <= y.min() and y.max() < num_classes`; shift or map the labels.
 
     ## The popular fix that does not work
-    A larger output layer: one class is then never trained and every class is off by one.
+    A larger output layer or table without knowing why: what was out of range then trains a row that stands for
+    nothing, and labels that began at 1 stay off by one.
 
     ## References
     VladimirLi/tfVideoResearch#9
@@ -69,8 +76,10 @@ class LabelOutOfRange(Rule[FailedStep]):
         if failure is None or failure.kind not in ("IndexError", "RuntimeError", "AcceleratorError"):
             return
         if any(text in failure.text for text in _TEXTS):
+            looked_up = _LOOKED_UP in failure.text
             yield self.finding(
-                f"a label or index is out of range: {first_line(failure)}",
-                fix="assert 0 <= y.min() and y.max() < num_classes before training; map labels to 0..C-1",
+                f"{'an index is beyond its table' if looked_up else 'a label or index is out of range'}: "
+                f"{first_line(failure)}",
+                fix=_TABLE if looked_up else _LABELS,
                 **told_by_error(failure),
             )
