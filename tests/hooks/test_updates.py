@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -122,3 +124,31 @@ def test_guards_come_and_go_in_one_thread_while_another_trains(tmp_path: Any) ->
         thread.join()
     hooks.listen_to_updates(before=lambda o: None, after=lambda o: None).stop()
     assert wrong == []
+
+
+def test_garbage_with_a_thread_local_in_it_does_not_hang_who_comes_to_listen() -> None:
+    """Python up to 3.11 waits for itself if it is collected while one asks where all threads are."""
+    script = """
+import gc, threading
+import torch.optim.optimizer
+from stayfinite.hooks.updates import _updates_are_being_made
+
+def garbage():
+    local, cycle = threading.local(), []
+    cycle.append((cycle, local))
+
+over = threading.Event()
+threads = [threading.Thread(target=over.wait) for _ in range(20)]
+for thread in threads:
+    thread.start()
+for later in range(40):  # so many objects later there is a collection: some of them are the frames of these threads
+    gc.collect()
+    gc.disable()
+    garbage()
+    gc.set_threshold(gc.get_count()[0] + later)
+    gc.enable()
+    assert not _updates_are_being_made()
+    assert gc.isenabled()
+over.set()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

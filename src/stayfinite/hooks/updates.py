@@ -7,6 +7,7 @@ they stand in a tuple of ours, which is replaced and never changed.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -82,7 +83,19 @@ def _updates_are_being_made() -> bool:
     torch_optimizer = sys.modules.get("torch.optim.optimizer")
     if torch_optimizer is None:
         return False
-    return any(_is_inside(frame, torch_optimizer.__file__) for frame in sys._current_frames().values())
+    return any(_is_inside(frame, torch_optimizer.__file__) for frame in _frames())
+
+
+def _frames() -> list[FrameType]:
+    """Where every thread is. Up to Python 3.11 a collection in the middle of that waits for itself, for ever, if a
+    `threading.local` is among the garbage (python/cpython#106883): so there is none."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return list(sys._current_frames().values())
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _is_inside(frame: FrameType | None, file: str | None) -> bool:
