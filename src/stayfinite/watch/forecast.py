@@ -22,8 +22,11 @@ _NEAR = 16
 _COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
 """Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
 _NO_HEADROOM, _CALM, _DOUBLED = math.log(3.0), math.log(3.0), math.log(2.0)
+_MOVES = math.log(1.02)
+"""A signal differs by more than that from batch to batch; a mask, a large constant added to scores, does not."""
 _BELOW = 0.999
 _FEW = 4
+_SCALE = "scale "
 _CANDIDATES = 24
 _GAIN, _KINDS = 1.3, 3
 _CARRIES = 0.7
@@ -66,6 +69,7 @@ class ForecastState:
     left: float = math.inf  # steps until it is there if it goes on like that
     headroom: float = math.inf  # the smallest, in logarithms
     told_headroom: float = math.inf  # as it was when something was first said
+    scale_found: bool = False  # the loss scale has held for a few samples: until then a scaler looks for it
 
 
 def init() -> ForecastState:
@@ -87,6 +91,8 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
     values = _values(sample)
     series = {key: points for key, points in state.series.items() if key in values or not sample.modules}
     lowest = dict(state.lowest)
+    if not state.scale_found and _SCALE in values:
+        state = _looking_for_scale(state, series, lowest, values[_SCALE][0])
     for key, (value, _) in values.items():
         series[key] = (*series.get(key, ()), (sample.step, value))[-_WINDOW:]
         if key not in lowest or value < lowest[key][1]:
@@ -198,8 +204,20 @@ def _values(sample: VitalSample) -> dict[str, tuple[float, float]]:
         if 1 < value < limit:
             found[f"exp {place}"] = (math.log(value), math.log(limit))
     if sample.scale is not None and sample.scale_floor is not None and sample.scale > sample.scale_floor > 0:
-        found["scale "] = (-math.log(sample.scale), -math.log(sample.scale_floor))
+        found[_SCALE] = (-math.log(sample.scale), -math.log(sample.scale_floor))
     return found
+
+
+def _looking_for_scale(
+    state: ForecastState, series: dict[str, tuple[Point, ...]], lowest: dict[str, Point], value: float
+) -> ForecastState:
+    """A scaler begins high and halves until the gradients fit, which may take many steps in a row and is no trend: a
+    fall is one from the first scale that has held."""
+    points = series.get(_SCALE, ())
+    if points and value > points[-1][1]:
+        del series[_SCALE], lowest[_SCALE]
+        return state
+    return replace(state, scale_found=len(points) + 1 >= _FEW)
 
 
 def _what(key: str) -> str:
@@ -243,11 +261,11 @@ def _thinned(way: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def _is_tight(points: Sequence[Point], limit: float) -> bool:
-    """It stands within a factor of 3 of float16's limit, and moves: a constant that a script wrote does not."""
+    """It stands within a factor of 3 of float16's limit, and moves."""
     if limit != math.log(FLOAT16_LIMIT) or len(points) < _FEW:
         return False
     last = [value for _, value in points[-_FEW:]]
-    return _quantile(last, 0.5) >= limit - _NO_HEADROOM and max(last) > min(last)
+    return _quantile(last, 0.5) >= limit - _NO_HEADROOM and max(last) - min(last) > _MOVES
 
 
 def _calmed(state: ForecastState) -> ForecastState:
@@ -271,8 +289,8 @@ def _outlook(
     limit = math.exp(value[1])
     headroom = value[1] - value[0]
     jump = max((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points) if b[0] > a[0])
-    size = math.exp(-value[0]) if key == "scale " else math.exp(value[0])
-    first = (lowest[0], math.exp(-lowest[1]) if key == "scale " else math.exp(lowest[1]))
+    size = math.exp(-value[0]) if key == _SCALE else math.exp(value[0])
+    first = (lowest[0], math.exp(-lowest[1]) if key == _SCALE else math.exp(lowest[1]))
     return Outlook(
         step=sample.step,
         what=_what(key),
@@ -280,7 +298,7 @@ def _outlook(
         kind=module.kind if module is not None else "",
         value=size,
         limit=1 / limit
-        if key == "scale "
+        if key == _SCALE
         else (module.limit if module is not None and module.limit else limit),
         factor=math.exp(trend.slope) if trend is not None else 1.0,
         low=max(1.0, trend.low if trend is not None else headroom / jump if jump > 0 else 1.0),
