@@ -79,12 +79,15 @@ def scaled(scales: Sequence[float]) -> list[Outlook]:
     return said
 
 
+@pytest.mark.parametrize("held_for", [5, 60])
 @pytest.mark.parametrize("looked_for", [0, 3])
-def test_a_loss_scale_that_falls_after_it_has_held_is_foretold_before_its_floor(looked_for: int) -> None:
+def test_a_loss_scale_that_falls_after_it_has_held_is_foretold_before_its_floor(
+    looked_for: int, held_for: int
+) -> None:
     begin = [2.0 ** (16 - halved) for halved in range(looked_for)]
     held = 2.0 ** (16 - looked_for)
-    first, *_ = scaled([*begin, *[held] * 5, *(held / 2**step for step in range(1, 17 - looked_for))])
-    assert first.what == "loss scale" and first.value >= 2 and first.limit == pytest.approx(1.0)
+    first, *_ = scaled([*begin, *[held] * held_for, *(held / 2**step for step in range(1, 17 - looked_for))])
+    assert first.what == "loss scale" and first.value >= 32 and first.limit == pytest.approx(1.0)
     assert first.first_value == pytest.approx(held)
 
 

@@ -50,7 +50,8 @@ class ForecastState:
     left: float = math.inf  # steps until it is there if it goes on like that
     headroom: float = math.inf  # the smallest, in logarithms
     told_headroom: float = math.inf  # as it was when something was first said
-    scale_found: bool = False  # the loss scale has held for a few samples: until then a scaler looks for it
+    scale_held: int = 0  # samples in a row in which the loss scale has not fallen
+    scale_found: bool = False  # it has held for a few, once
 
 
 def init() -> ForecastState:
@@ -72,8 +73,8 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
     values = _values(sample)
     series = {key: points for key, points in state.series.items() if key in values or not sample.modules}
     lowest = dict(state.lowest)
-    if not state.scale_found and _SCALE in values:
-        state = _looking_for_scale(state, series, lowest, values[_SCALE][0])
+    if _SCALE in values:
+        state = _with_scale(state, series, lowest, values[_SCALE][0])
     for key, (value, _) in values.items():
         series[key] = (*series.get(key, ()), (sample.step, value))[-WINDOW:]
         if key not in lowest or value < lowest[key][1]:
@@ -156,16 +157,25 @@ def _values(sample: VitalSample) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _looking_for_scale(
+def _with_scale(
     state: ForecastState, series: dict[str, tuple[Point, ...]], lowest: dict[str, Point], value: float
 ) -> ForecastState:
-    """A scaler begins high and halves until the gradients fit, which may take many steps in a row and is no trend: a
-    fall is one from the first scale that has held."""
+    """A scale that holds for a few samples is found, and a fall begins anew from there.
+
+    Before, a scaler looks for it: it begins high and halves until the gradients fit, which may take many steps in a row
+    and is no trend.
+    """
     points = series.get(_SCALE, ())
-    if points and value > points[-1][1]:
-        del series[_SCALE], lowest[_SCALE]
+    if not points:
         return state
-    return replace(state, scale_found=len(points) + 1 >= _FEW)
+    held = 0 if value > points[-1][1] else state.scale_held + 1
+    found = state.scale_found or held >= _FEW
+    if not found and not held:
+        del series[_SCALE], lowest[_SCALE]
+    elif held >= _FEW:
+        series[_SCALE] = points[-1:]
+        lowest[_SCALE] = points[-1]
+    return replace(state, scale_held=held, scale_found=found)
 
 
 def _what(key: str) -> str:
