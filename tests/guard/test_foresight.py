@@ -457,14 +457,14 @@ def test_a_state_at_the_edge_does_not_take_the_place_of_one_with_room(
     guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
     for step in range(40):
         size = largest if step > 6 else 4e4
-        batch = torch.full((1, 1), size + 100 * (step % 7)).half()
+        batch = torch.full((1, 1), size + 500 * (step % 7)).half()
         guard.step(lambda batch=batch: model(batch).float().mean())
     assert guard.counters.skipped == 0 and not events(tmp_path, "rollback")
     assert guard.recovery.last_good.step == kept
     for step in range(
         40, 60
     ):  # until it is old: more would be lost by going back than a copy without room costs
-        batch = torch.full((1, 1), largest + 100 * (step % 7)).half()
+        batch = torch.full((1, 1), largest + 500 * (step % 7)).half()
         guard.step(lambda batch=batch: model(batch).float().mean())
     assert guard.recovery.last_good.step == 52
     guard.close()

@@ -61,6 +61,8 @@ def test_a_constant_that_a_script_wrote_is_silent_and_a_value_that_moves_there_i
     assert outlooks(lambda _: 30000 + 16.0 * scores.randint(0, 12), range(200)) == [], (
         "a mask that is added to scores"
     )
+    slow = random.Random(1)
+    assert outlooks(lambda _: 40000 * math.exp(slow.gauss(0, 0.008)), range(50)), "batches that differ little"
     noise = random.Random(0)
     (only,) = outlooks(lambda _: 40000 * math.exp(noise.gauss(0, 0.05)), range(50))
     assert only.step == 3 and math.isinf(only.high) and only.low >= 1

@@ -222,8 +222,9 @@ def _is_tight(points: Sequence[Point], limit: float) -> bool:
     """It stands within a factor of 3 of float16's limit, and moves."""
     if limit != math.log(FLOAT16_LIMIT) or len(points) < _FEW:
         return False
-    last = [value for _, value in points[-_FEW:]]
-    return quantile(last, 0.5) >= limit - _NO_HEADROOM and max(last) - min(last) > _MOVES
+    values = [value for _, value in points]
+    near = [value for value in values if value >= limit - _NO_HEADROOM]
+    return quantile(values[-_FEW:], 0.5) >= limit - _NO_HEADROOM and max(near) - min(near) > _MOVES
 
 
 def _calmed(state: ForecastState) -> ForecastState:
