@@ -54,6 +54,29 @@ def test_growth_that_saturates_is_silent(seed: int) -> None:
     assert outlooks(lambda step: values[step], range(400)) == []
 
 
+def test_growth_that_slowed_down_between_two_samples_is_silent_and_growth_that_went_on_is_not() -> None:
+    """As a loaded machine sampled rewards that rise with the square of the time: nothing from step 190 to 426."""
+    steps = [
+        *range(17),
+        *range(18, 33, 2),
+        *range(36, 65, 4),
+        *range(72, 129, 8),
+        144,
+        160,
+        190,
+        426,
+        427,
+        545,
+    ]
+    noise = random.Random(0)
+
+    def rising(step: int) -> float:
+        return (1 + min(step, 400) ** 2 / 32) * math.exp(noise.gauss(0, 0.05))
+
+    assert outlooks(rising, steps) == []
+    assert outlooks(lambda step: 1.02**step, steps)[0].step == 426
+
+
 def test_a_constant_that_a_script_wrote_is_silent_and_a_value_that_moves_there_is_not() -> None:
     assert outlooks(lambda _: 60000.0, range(50)) == []
     assert outlooks(lambda _: 65504.0, range(50)) == []

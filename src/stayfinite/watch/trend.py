@@ -14,6 +14,8 @@ WINDOW, LEAST = 16, 6
 """Samples that a trend is made of, at the most and at the least."""
 _RISE, _RISE_GOES_ON, _FAR = math.log(3.0), 0.25, math.log(30.0)
 """By how much the value must have grown within the window; less is enough once it has come 30 times its lowest."""
+_SPARSE = 4
+"""One sample of so many, or fewer, in the second half of the time are few."""
 
 Point = tuple[int, float]
 
@@ -39,7 +41,7 @@ def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | No
     usual = quantile(slopes, 0.5)
     middle = len(points) // 2
     earlier, later = _median_slope(points[: middle + 1]), _median_slope(points[middle:])
-    now, headroom = min(later, max(usual, 0.0) * 4), limit - points[-1][1]
+    now, headroom = min(later, max(usual, 0.0) * 4, _slope_after_a_gap(points)), limit - points[-1][1]
     rise = quantile([v for _, v in points[-3:]], 0.5) - quantile([v for _, v in points[:3]], 0.5)
     least = _RISE_GOES_ON if points[-1][1] - lowest > _FAR else _RISE
     if usual <= 0 or now <= 0 or rise < least or headroom <= 0:
@@ -62,6 +64,17 @@ def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | No
         covered=(points[-1][1] - lowest) / max(limit - lowest, 1e-9),
         span=points[-1][0] - points[0][0],
     )
+
+
+def _slope_after_a_gap(points: Sequence[Point]) -> float:
+    """Over the second half of the time, if few of the samples are from it: nearly all pairs are older then, and say how
+    it grew once. Infinite where samples are as dense as before."""
+    middle = (points[0][0] + points[-1][0]) / 2
+    late = [value for step, value in points if step > middle]
+    if len(late) * _SPARSE >= len(points):
+        return math.inf
+    step, value = points[-len(late) - 1]
+    return (quantile(late, 0.5) - value) / (points[-1][0] - step)
 
 
 def _slopes(points: Sequence[Point]) -> list[float]:
