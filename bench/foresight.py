@@ -33,10 +33,11 @@ def guarded(system: str, seed: int, threads: int, folder: Path, *, proofs: bool 
     """One guarded run, and what it left behind."""
     code = f"import sys, torch; torch.set_num_threads({threads}); import train_guarded as t; t.main(sys.argv[1:])"
     code = code if proofs else WITHOUT_PROOFS + code
+    path = filter(None, [os.environ.get("PYTHONPATH")])
     done = subprocess.run(
         [sys.executable, "-c", code, "--seed", str(seed), "--out", str(folder)],
         cwd=EXAMPLES / system,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES / system)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES / system), *path])},
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""Thirty-seven healthy trainings of different kinds: no forecast, no refused step, no finding.
+"""Forty-eight healthy trainings of different kinds: no forecast, no refused step, no finding.
 
     python bench/healthy_runs.py [NAME ...]
 
@@ -18,13 +18,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, CyclicLR, LambdaLR, LRScheduler
 
 from stayfinite import Guard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import healthy_changes as changes
 import healthy_learning as learning
+import healthy_limits as limits
 
 Loss = Callable[[], Tensor]
 Made = tuple[nn.Module, Loss]
@@ -321,6 +322,8 @@ KINDS: dict[str, tuple[Callable[[], Made], int, float, str]] = {
     "batches that grow, summed loss": (changes.larger_batches, 400, 1e-3, ""),
     "pictures that grow, float16": (changes.larger_pictures, 400, 1e-3, "scaler"),
     "scaler that doubles every 10 steps": (changes.busy_scaler, 600, 1e-3, "busy scaler"),
+    "CNN, cyclic learning rate": (cnn, 600, 1e-1, "cyclic"),
+    **limits.KINDS,
 }
 
 
@@ -330,7 +333,9 @@ def _losses(name: str, folder: Path, steps: int | None) -> tuple[list[float], Gu
     model, loss = make()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer = (
-        torch.optim.SGD(trained, rate, momentum=0.9) if extra == "sgd" else torch.optim.AdamW(trained, rate)
+        torch.optim.SGD(trained, rate, momentum=0.9)
+        if extra in ("sgd", "cyclic")
+        else torch.optim.AdamW(trained, rate)
     )
     if extra == "no decay":
         optimizer = torch.optim.Adam(trained, rate)
@@ -339,6 +344,8 @@ def _losses(name: str, folder: Path, steps: int | None) -> tuple[list[float], Gu
         schedule = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))
     elif extra == "restarts":
         schedule = CosineAnnealingWarmRestarts(optimizer, 50)
+    elif extra == "cyclic":
+        schedule = CyclicLR(optimizer, rate / 100, rate, step_size_up=50)
     scaler = torch.amp.GradScaler("cpu") if extra == "scaler" else None
     if extra == "busy scaler":
         scaler = torch.amp.GradScaler("cpu", growth_interval=10)

@@ -347,6 +347,41 @@ def test_it_prints_whole(browser: Browser, pages: dict[str, Path]) -> None:
     assert browser.ask("return [...document.querySelectorAll('details')].every((node) => node.open)")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_is_light_and_the_heat_map_has_the_colours_of_its_scale(
+    browser: Browser, pages: dict[str, Path], scheme: str
+) -> None:
+    """The canvas keeps what was drawn into it, so it has to be drawn again for paper, and once more after it."""
+    browser.look(scheme=scheme)
+    browser.open(pages["full"])
+    corner = """
+        const context = document.querySelector("#heat canvas").getContext("2d");
+        return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+    """
+    seen = browser.ask(corner)
+    browser.ask("dispatchEvent(new Event('beforeprint'))")
+    assert browser.ask(corner) == [0xF4, 0xF1, 0xEA], "the lightest of the light scale"
+    browser.ask("dispatchEvent(new Event('afterprint'))")
+    assert browser.ask(corner) == seen
+    browser.command("Emulation.setEmulatedMedia", media="print")
+    adjust = "return getComputedStyle(document.querySelector('.scale i')).printColorAdjust"
+    assert browser.ask(adjust) == "exact", "else the scale is white on paper"
+    assert browser.ask(LETTERBOXED) == []
+    browser.command("Emulation.setEmulatedMedia", media="")
+
+
+LETTERBOXED = """
+return [...document.querySelectorAll(".chart svg")].filter((svg) => {
+  const drawn = svg.viewBox.baseVal, box = svg.getBoundingClientRect();
+  return Math.abs(box.height / box.width - drawn.height / drawn.width) > 0.01;
+}).map((svg) => svg.getAttribute("aria-label"));
+"""
+CUT_NAMES = """
+return [...document.querySelectorAll(".heat .rows div")].filter((row) => row.getBoundingClientRect().height < 10.5)
+  .map((row) => row.textContent);
+"""
+
+
 def test_many_modules_and_long_names_fit(browser: Browser, tmp_path: Path) -> None:
     modules = {
         f"encoder.layers.{i}.self_attention.output.dense.with.a.long.name": [1.0 + i, 0.5, 1.0]
@@ -355,7 +390,7 @@ def test_many_modules_and_long_names_fit(browser: Browser, tmp_path: Path) -> No
     write_lines(
         tmp_path,
         [
-            step_line(0, components={"x" * 300: 1.0, "b": 2.0}),
+            step_line(0, components={"x" * 300: 1.0, "b": 2.0}, observed={"o" * 300: [0.0, 1.0]}),
             {"event": "vitals", "step": 0, "modules": modules},
             step_line(1),
         ],
@@ -363,8 +398,10 @@ def test_many_modules_and_long_names_fit(browser: Browser, tmp_path: Path) -> No
     write_incident(tmp_path, "0001", incident("/" + "deep/" * 80 + "file.py", step=1))
     page = tmp_path / "page.html"
     page.write_text(render_run(open_folder(tmp_path)), encoding="utf-8")
-    browser.look("phone")
-    browser.open(page)
-    assert browser.ask("return document.documentElement.scrollWidth <= innerWidth")
-    assert browser.complaints() == []
+    for size in ("desktop", "phone"):
+        browser.look(size)
+        browser.open(page)
+        assert browser.ask("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.ask(CUT_NAMES) == []
+        assert browser.complaints() == []
     browser.picture("long-names")

@@ -409,7 +409,7 @@ def test_near_the_limit_all_along_two_failures_soon_after_each_other_go_back(
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
     guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
     for step in range(44):
-        batch = torch.full((1, 1), 4e4 + 100 * (step % 7)).half()
+        batch = torch.full((1, 1), 4e4 + 1000 * (step % 7)).half()
         times = 2.0 if step in failing else 1.0
         guard.step(lambda batch=batch, times=times: model(batch * times).float().mean())
     assert guard.counters.skipped == len(failing) and guard.counters.rollbacks == rollbacks
@@ -430,7 +430,7 @@ def test_ways_back_that_were_foretold_leave_the_ladder_its_own(tmp_path: Path) -
     guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
     failing = {20, 21, 40, 41, 60, 61, *range(80, 88)}
     for step in range(90):
-        batch = torch.full((1, 1), 4e4 + 100 * (step % 7)).half()
+        batch = torch.full((1, 1), 4e4 + 1000 * (step % 7)).half()
         times = 2.0 if step in failing else 1.0
         guard.step(lambda batch=batch, times=times: model(batch * times).float().mean())
     counters = guard.counters
@@ -457,14 +457,14 @@ def test_a_state_at_the_edge_does_not_take_the_place_of_one_with_room(
     guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
     for step in range(40):
         size = largest if step > 6 else 4e4
-        batch = torch.full((1, 1), size + 100 * (step % 7)).half()
+        batch = torch.full((1, 1), size + 500 * (step % 7)).half()
         guard.step(lambda batch=batch: model(batch).float().mean())
     assert guard.counters.skipped == 0 and not events(tmp_path, "rollback")
     assert guard.recovery.last_good.step == kept
     for step in range(
         40, 60
     ):  # until it is old: more would be lost by going back than a copy without room costs
-        batch = torch.full((1, 1), largest + 100 * (step % 7)).half()
+        batch = torch.full((1, 1), largest + 500 * (step % 7)).half()
         guard.step(lambda batch=batch: model(batch).float().mean())
     assert guard.recovery.last_good.step == 52
     guard.close()

@@ -119,7 +119,7 @@ def test_every_part_is_there(full: str) -> None:
         "Remedies tried on the replay", "What went into the operation", "The path to the loss",
         "Growth, from the input",
         "Forecast", "Also found in this run", "Modules over time", "Timeline", "Environment", "A test that shows it",
-        "The same failure was seen 3 times", "Went back to the copy of step 780", "between step 1235 and 1295",
+        "The same failure was seen 3 times", "Went back to the copy of step 780", "between step 1,235 and 1,295",
         "The file is not on this machine",
     ):  # fmt: skip
         assert words in text, words
@@ -417,6 +417,38 @@ def test_a_forecast_is_over_when_its_time_is_or_the_run_went_back(tmp_path: Path
     )
     assert "Nothing grows towards a limit now" in Elements(fragment("outlook", views["later"])).text
     assert list(views["back"].record.action_steps["rollback"].buckets) == [35]
+
+
+def test_what_is_left_out_is_counted_and_steps_are_not_rounded(tmp_path: Path) -> None:
+    last = 1_234_567
+    told = {
+        "event": "forecast",
+        "step": last,
+        "steps_left": [8, 21],
+        "limit": 65504.0,
+        "what": "largest output of a",
+        "modules": [],
+    }
+    vitals = {
+        "event": "vitals",
+        "step": last,
+        "modules": {f"blocks.{i}": [1.0, 1.0, 1.0] for i in range(257)},
+    }
+    write_lines(tmp_path, [{"step": last, "loss": 1.0, "action": "none"}, vitals, told])
+    with (tmp_path / "run.jsonl").open("a") as record:
+        record.write("{broken}\n")
+    for number in range(51):
+        write_incident(tmp_path, f"{number + 1:04d}", incident("gone.py", step=40))
+    text = Elements(render_run(open_folder(tmp_path))).text
+    assert "between step 1,234,575 and 1,234,588" in text
+    assert "The heat map shows the first 256 modules; more were sampled." in text
+    assert "1 line of run.jsonl could not be read and was left out." in text
+    assert "1 more incident is in the folder." in text
+
+
+def test_a_remedy_that_is_finite_but_not_proved_is_not_called_failing() -> None:
+    row = TriedRow({"remedy": "float32", "verdict": "postpones", "finite": True, "distortion": 0.2})
+    assert not row.works and row.seen.startswith("the step is finite with it")
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

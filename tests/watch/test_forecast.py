@@ -54,9 +54,38 @@ def test_growth_that_saturates_is_silent(seed: int) -> None:
     assert outlooks(lambda step: values[step], range(400)) == []
 
 
+def test_growth_that_slowed_down_between_two_samples_is_silent_and_growth_that_went_on_is_not() -> None:
+    """As a loaded machine sampled rewards that rise with the square of the time: nothing from step 190 to 426."""
+    steps = [
+        *range(17),
+        *range(18, 33, 2),
+        *range(36, 65, 4),
+        *range(72, 129, 8),
+        144,
+        160,
+        190,
+        426,
+        427,
+        545,
+    ]
+    noise = random.Random(0)
+
+    def rising(step: int) -> float:
+        return (1 + min(step, 400) ** 2 / 32) * math.exp(noise.gauss(0, 0.05))
+
+    assert outlooks(rising, steps) == []
+    assert outlooks(lambda step: 1.02**step, steps)[0].step == 426
+
+
 def test_a_constant_that_a_script_wrote_is_silent_and_a_value_that_moves_there_is_not() -> None:
     assert outlooks(lambda _: 60000.0, range(50)) == []
     assert outlooks(lambda _: 65504.0, range(50)) == []
+    scores = random.Random(0)
+    assert outlooks(lambda _: 30000 + 16.0 * scores.randint(0, 12), range(200)) == [], (
+        "a mask that is added to scores"
+    )
+    slow = random.Random(1)
+    assert outlooks(lambda _: 40000 * math.exp(slow.gauss(0, 0.008)), range(50)), "batches that differ little"
     noise = random.Random(0)
     (only,) = outlooks(lambda _: 40000 * math.exp(noise.gauss(0, 0.05)), range(50))
     assert only.step == 3 and math.isinf(only.high) and only.low >= 1
@@ -67,16 +96,33 @@ def test_noise_alone_is_silent() -> None:
     assert outlooks(lambda _: 100 * math.exp(noise.gauss(0, 0.5)), range(2000)) == []
 
 
-def test_a_falling_loss_scale_is_foretold_before_its_floor() -> None:
+def scaled(scales: Sequence[float]) -> list[Outlook]:
     state, said = forecast.init(), []
-    for step in range(16):
-        state, outlook = forecast.update(
-            state, VitalSample(step, scale=65536 / 2**step, scale_floor=1.0, modules={})
-        )
+    for step, scale in enumerate(scales):
+        state, outlook = forecast.update(state, VitalSample(step, scale=scale, scale_floor=1.0, modules={}))
         said += [outlook] if outlook is not None else []
-    assert (
-        said and said[0].what == "loss scale" and said[0].value >= 2 and said[0].limit == pytest.approx(1.0)
-    )
+    return said
+
+
+@pytest.mark.parametrize("held_for", [5, 60])
+@pytest.mark.parametrize("looked_for", [0, 3])
+def test_a_loss_scale_that_falls_after_it_has_held_is_foretold_before_its_floor(
+    looked_for: int, held_for: int
+) -> None:
+    begin = [2.0 ** (16 - halved) for halved in range(looked_for)]
+    held = 2.0 ** (16 - looked_for)
+    first, *_ = scaled([*begin, *[held] * held_for, *(held / 2**step for step in range(1, 17 - looked_for))])
+    assert first.what == "loss scale" and first.value >= 32 and first.limit == pytest.approx(1.0)
+    assert first.first_value == pytest.approx(held)
+
+
+@pytest.mark.parametrize("settles", range(17))
+def test_a_scaler_that_looks_for_its_scale_is_silent(settles: int) -> None:
+    """65536 is where torch begins; a summed loss may need 32, and gets there by a skipped step for each halving."""
+    way = [2.0 ** (16 - step) for step in range(settles)]
+    found = 2.0 ** (16 - settles)
+    assert scaled([*way, *[found] * 100]) == []
+    assert scaled([*way, 2 * found, 2 * found, *[found] * 100]) == [], "with a pause on the way"
 
 
 def test_an_argument_of_exp_is_followed_to_its_limit() -> None:

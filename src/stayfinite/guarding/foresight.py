@@ -44,6 +44,7 @@ class Foresight:
         self._fresh = False
         self._said: list[str] = []
         self._recent: deque[bool] = deque(maxlen=100)
+        self._halved = False  # the scaler skipped the last step
         self._written: tuple[str, ...] = ()
 
     def begin(self, step: int) -> None:
@@ -74,15 +75,19 @@ class Foresight:
 
     def applied(self, step: int, verdict: StepVerdict) -> None:
         """The update was made and stays."""
+        self._halved = False
         self._ended(step, verdict, applied=True)
 
     def refused(self, step: int, verdict: StepVerdict, *, by_scaler: bool = False) -> None:
         """The step failed: what it showed is not the signal of a healthy run, but it counts.
 
-        `by_scaler`: its gradients overflowed at a loss scale that is halved now, which says nothing of the signal.
+        `by_scaler`: its gradients overflowed at a loss scale that is halved now, which says nothing of the signal. From
+        65536 to its floor that takes 16 steps: fewer than there are between two samples, so it is looked at more often.
         """
-        alarmed, sampled = self.course.alarmed, self._sampling
+        alarmed, sampled, again = self.course.alarmed, self._sampling, by_scaler and self._halved
         self._ended(step, verdict, applied=False)
+        self._halved = by_scaler
+        self._schedule.urgent = self._schedule.urgent or again
         if not by_scaler:
             self.course.failed(step, alarmed=alarmed, sampled=sampled)
 

@@ -1,7 +1,6 @@
 """Forecast: where the vitals are going. Pure: `init() -> state`, `update(state, sample) -> (state, outlook)`.
 
-The trend is that of the logarithm, by medians of pairwise slopes (Theil-Sen), so that single batches do not sway it.
-Growth that slows down is followed to where it ends; if that is short of the limit, nothing is said.
+The trend is that of the logarithm; if growth slows down and ends short of the limit, nothing is said.
 """
 
 from __future__ import annotations
@@ -9,42 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 from stayfinite.findings.subjects.outlook import FLOAT16_LIMIT, Amplifier, ModuleVital, Outlook, VitalSample
+from stayfinite.watch.trend import LEAST, WINDOW, Point, Trend, quantile, trend_of
 
-_WINDOW, _LEAST = 16, 6
-"""Samples that a trend is made of, at the most and at the least."""
-_RISE, _RISE_GOES_ON, _FAR = math.log(3.0), 0.25, math.log(30.0)
-"""By how much the value must have grown within the window; less is enough once it has come 30 times its lowest."""
 _NEAR = 16
 """A limit is near if the trend reaches it within as many steps as it has been seen, or within this many."""
 _COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
 """Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
 _NO_HEADROOM, _CALM, _DOUBLED = math.log(3.0), math.log(3.0), math.log(2.0)
+_MOVES = math.log(1.02)
+"""A signal differs by more than that from batch to batch; a mask, a large constant added to scores, does not."""
 _BELOW = 0.999
 _FEW = 4
+_SCALE = "scale "
 _CANDIDATES = 24
 _GAIN, _KINDS = 1.3, 3
 _CARRIES = 0.7
 """A kind of module carries the large signal if the output of one of them is at least this power of the largest."""
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 _DTYPES = {FLOAT16_LIMIT: "float16"}
-
-Point = tuple[int, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """The logarithm of a value over the last samples, and where it is going."""
-
-    slope: float  # a step, now
-    low: float  # steps to the limit, at the least
-    left: float  # as the trend says
-    high: float
-    sure: bool  # nearly all pairs of samples say that it grows
-    covered: float
-    span: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +50,8 @@ class ForecastState:
     left: float = math.inf  # steps until it is there if it goes on like that
     headroom: float = math.inf  # the smallest, in logarithms
     told_headroom: float = math.inf  # as it was when something was first said
+    scale_held: int = 0  # samples in a row in which the loss scale has not fallen
+    scale_found: bool = False  # it has held for a few, once
 
 
 def init() -> ForecastState:
@@ -87,8 +73,10 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
     values = _values(sample)
     series = {key: points for key, points in state.series.items() if key in values or not sample.modules}
     lowest = dict(state.lowest)
+    if _SCALE in values:
+        state = _with_scale(state, series, lowest, values[_SCALE][0])
     for key, (value, _) in values.items():
-        series[key] = (*series.get(key, ()), (sample.step, value))[-_WINDOW:]
+        series[key] = (*series.get(key, ()), (sample.step, value))[-WINDOW:]
         if key not in lowest or value < lowest[key][1]:
             lowest[key] = (sample.step, value)
     near = sorted(values, key=lambda key: values[key][1] - values[key][0])[:_CANDIDATES]
@@ -137,39 +125,6 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
     return state, _outlook(sample, key, values[key], series[key], lowest[key], trend)
 
 
-def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | None:
-    """The trend of the last samples towards `limit` (both logarithms); None if it does not grow, or not that far."""
-    if len(points) < _LEAST:
-        return None
-    slopes = _slopes(points)
-    usual = _quantile(slopes, 0.5)
-    middle = len(points) // 2
-    earlier, later = _median_slope(points[: middle + 1]), _median_slope(points[middle:])
-    now, headroom = min(later, max(usual, 0.0) * 4), limit - points[-1][1]
-    rise = _quantile([v for _, v in points[-3:]], 0.5) - _quantile([v for _, v in points[:3]], 0.5)
-    least = _RISE_GOES_ON if points[-1][1] - lowest > _FAR else _RISE
-    if usual <= 0 or now <= 0 or rise < least or headroom <= 0:
-        return None
-    left = headroom / now
-    half = (points[-1][0] - points[0][0]) / 2
-    if 0 < now < earlier and half > 0:
-        decay = math.log(earlier / now) / half
-        reach = now / decay  # what growth that slows down at this rate still adds
-        if reach <= headroom:
-            return None
-        left = -math.log(1 - headroom * decay / now) / decay
-    fast, slow = max(_quantile(slopes, 0.9), now), _quantile(slopes, 0.1)
-    return Trend(
-        slope=now,
-        low=headroom / fast,
-        left=left,
-        high=max(left, min(headroom / slow, 4 * left) if slow > 0 else 4 * left),
-        sure=slow > 0,
-        covered=(points[-1][1] - lowest) / max(limit - lowest, 1e-9),
-        span=points[-1][0] - points[0][0],
-    )
-
-
 def amplifiers(modules: Mapping[str, ModuleVital]) -> tuple[Amplifier, ...]:
     """The kinds of modules that enlarge what they are given, the strongest first."""
     largest = max((m.size for m in modules.values() if math.isfinite(m.size)), default=1.0)
@@ -198,8 +153,29 @@ def _values(sample: VitalSample) -> dict[str, tuple[float, float]]:
         if 1 < value < limit:
             found[f"exp {place}"] = (math.log(value), math.log(limit))
     if sample.scale is not None and sample.scale_floor is not None and sample.scale > sample.scale_floor > 0:
-        found["scale "] = (-math.log(sample.scale), -math.log(sample.scale_floor))
+        found[_SCALE] = (-math.log(sample.scale), -math.log(sample.scale_floor))
     return found
+
+
+def _with_scale(
+    state: ForecastState, series: dict[str, tuple[Point, ...]], lowest: dict[str, Point], value: float
+) -> ForecastState:
+    """A scale that holds for a few samples is found, and a fall begins anew from there.
+
+    Before, a scaler looks for it: it begins high and halves until the gradients fit, which may take many steps in a row
+    and is no trend.
+    """
+    points = series.get(_SCALE, ())
+    if not points:
+        return state
+    held = 0 if value > points[-1][1] else state.scale_held + 1
+    found = state.scale_found or held >= _FEW
+    if not found and not held:
+        del series[_SCALE], lowest[_SCALE]
+    elif held >= _FEW:
+        series[_SCALE] = points[-1:]
+        lowest[_SCALE] = points[-1]
+    return replace(state, scale_held=held, scale_found=found)
 
 
 def _what(key: str) -> str:
@@ -218,8 +194,8 @@ def _left(way: Sequence[Point]) -> float:
     if not way:
         return math.inf
     step, value = way[-1]
-    last = way[-_WINDOW:]
-    noise = _quantile([abs(b[1] - a[1]) for a, b in pairwise(last)], 0.5) if len(last) >= _LEAST else 0.0
+    last = way[-WINDOW:]
+    noise = quantile([abs(b[1] - a[1]) for a, b in pairwise(last)], 0.5) if len(last) >= LEAST else 0.0
     least, fastest, middle = max(_DOUBLED, 3 * noise), 0.0, 0
     for first, (s, v) in enumerate(way[:-1]):
         middle = max(middle, first)
@@ -233,7 +209,7 @@ def _left(way: Sequence[Point]) -> float:
 
 def _thinned(way: Sequence[Point]) -> tuple[Point, ...]:
     """Of the older ones, a point between two that are closer to each other than an eighth of their age says no more."""
-    now, older, recent = way[-1][0], way[:-_WINDOW], way[-_WINDOW:]
+    now, older, recent = way[-1][0], way[:-WINDOW], way[-WINDOW:]
     kept: list[Point] = []
     for number, point in enumerate(older):
         after = older[number + 1] if number + 1 < len(older) else recent[0]
@@ -243,17 +219,18 @@ def _thinned(way: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def _is_tight(points: Sequence[Point], limit: float) -> bool:
-    """It stands within a factor of 3 of float16's limit, and moves: a constant that a script wrote does not."""
+    """It stands within a factor of 3 of float16's limit, and moves."""
     if limit != math.log(FLOAT16_LIMIT) or len(points) < _FEW:
         return False
-    last = [value for _, value in points[-_FEW:]]
-    return _quantile(last, 0.5) >= limit - _NO_HEADROOM and max(last) > min(last)
+    values = [value for _, value in points]
+    near = [value for value in values if value >= limit - _NO_HEADROOM]
+    return quantile(values[-_FEW:], 0.5) >= limit - _NO_HEADROOM and max(near) - min(near) > _MOVES
 
 
 def _calmed(state: ForecastState) -> ForecastState:
     """What was said may be said again once the value has gone back, or has not grown for a whole window."""
     quiet = 0 if state.urgent else state.quiet + 1
-    if state.told and (quiet >= _WINDOW or state.headroom > state.told_headroom + _CALM):
+    if state.told and (quiet >= WINDOW or state.headroom > state.told_headroom + _CALM):
         return replace(state, told={}, quiet=0)
     return replace(state, quiet=quiet)
 
@@ -271,8 +248,8 @@ def _outlook(
     limit = math.exp(value[1])
     headroom = value[1] - value[0]
     jump = max((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points) if b[0] > a[0])
-    size = math.exp(-value[0]) if key == "scale " else math.exp(value[0])
-    first = (lowest[0], math.exp(-lowest[1]) if key == "scale " else math.exp(lowest[1]))
+    size = math.exp(-value[0]) if key == _SCALE else math.exp(value[0])
+    first = (lowest[0], math.exp(-lowest[1]) if key == _SCALE else math.exp(lowest[1]))
     return Outlook(
         step=sample.step,
         what=_what(key),
@@ -280,7 +257,7 @@ def _outlook(
         kind=module.kind if module is not None else "",
         value=size,
         limit=1 / limit
-        if key == "scale "
+        if key == _SCALE
         else (module.limit if module is not None and module.limit else limit),
         factor=math.exp(trend.slope) if trend is not None else 1.0,
         low=max(1.0, trend.low if trend is not None else headroom / jump if jump > 0 else 1.0),
@@ -290,17 +267,3 @@ def _outlook(
         dtype=_DTYPES.get(module.limit or 0.0, "") if module is not None else "",
         amplifiers=amplifiers(sample.modules) if module is not None else (),
     )
-
-
-def _slopes(points: Sequence[Point]) -> list[float]:
-    return sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if b[0] > a[0])
-
-
-def _median_slope(points: Sequence[Point]) -> float:
-    slopes = _slopes(points)
-    return _quantile(slopes, 0.5) if slopes else 0.0
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

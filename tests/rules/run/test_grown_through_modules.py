@@ -56,7 +56,7 @@ def test_growth_through_blocks_is_named_before_the_overflow(tmp_path: Path) -> N
     incident = train(tmp_path, Net(convex=False), inputs(30.0))[0]
     first = incident.findings[0]
     assert (first.code, first.cause) == ("RUN019", "FP16_OVERFLOW")
-    assert "x 4 in each of 6 `Streams`" in first.message and ".sum(dim=0)" in first.message
+    assert "x 4 in each of 6 `Streams`" in first.message and ".sum(dim=0)`)" in first.message
     assert "NUM021" not in [finding.code for finding in incident.findings[:1]]
     growth = incident.to_json()["growth"]
     gains = [row["gain"] for row in growth["by_depth"] if row["kind"] == "Streams"]  # type: ignore[index, call-overload, union-attr]

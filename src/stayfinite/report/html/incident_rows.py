@@ -86,8 +86,8 @@ class TriedRow:
         self.remedy, self.verdict = text(data, "remedy", "?"), text(data, "verdict")
         self.sentence, self.reason = text(data, "sentence"), text(data, "reason")
         self.steps, self.control = whole(data, "steps") or 0, data.get("control") is True
-        finite = data.get("finite")
-        self.works = finite is True and (not self.verdict or self.verdict.lower().startswith("proved"))
+        self.finite = data.get("finite") is True
+        self.works = self.finite and (not self.verdict or self.verdict.lower().startswith("proved"))
         self.loss, self.distortion = figure(data.get("loss")), figure(data.get("distortion"))
 
     @property
@@ -95,7 +95,7 @@ class TriedRow:
         """What came of it: why it is no remedy, or for how long it went well."""
         if self.reason:
             return self.reason
-        if not self.works:
+        if not self.finite:
             return "the step is still not finite"
         further = ", and so is the next" if self.steps == 1 else f", and so are the next {self.steps}"
         further = further if self.steps else ""

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from stayfinite.report.html import charts
+from stayfinite.report.html.forecast_view import ForecastView
 from stayfinite.report.html.incident_rows import FindingView, facts_of
 from stayfinite.report.html.incident_view import IncidentView
 from stayfinite.report.html.words import count, figure, sentence
 from stayfinite.report.record.envelope import Envelope
 from stayfinite.report.record.folder import RunContents
-from stayfinite.report.record.loose import items, mapping, text, to_number, whole
+from stayfinite.report.record.heat import MODULES
+from stayfinite.report.record.loose import items, mapping, text, whole
 from stayfinite.report.record.run import RunRecord
 
 _FORECASTS_SHOWN = 8
@@ -207,8 +209,9 @@ class RunView:
                 "Steps of its last second may be missing."
             )
         if self.broken_lines:
+            were = "was" if self.broken_lines == 1 else "were"
             made.append(
-                f"{count(self.broken_lines, 'line')} of run.jsonl could not be read and were left out."
+                f"{count(self.broken_lines, 'line')} of run.jsonl could not be read and {were} left out."
             )
         if self.record.series_left_out:
             left = ", ".join(" ".join(key).strip() for key in sorted(self.record.series_left_out)[:5])
@@ -217,8 +220,11 @@ class RunView:
             made.append(
                 f"{self.record.events_left_out:,} entries in the middle of the timeline are left out."
             )
+        if self.record.heat.is_full:
+            made.append(f"The heat map shows the first {MODULES} modules; more were sampled.")
         if self.incidents_left_out:
-            made.append(f"{self.incidents_left_out} more incidents are in the folder.")
+            are = "is" if self.incidents_left_out == 1 else "are"
+            made.append(f"{count(self.incidents_left_out, 'more incident')} {are} in the folder.")
         return made
 
 
@@ -230,49 +236,6 @@ _DONE = {
     "backoff": "skipped by the scaler",
     "leave-out": "trained without a bad component",
 }
-
-
-class ForecastView:
-    """A warning before it happens."""
-
-    def __init__(self, line: dict[str, Any]) -> None:
-        self.step = whole(line, "step") or 0
-        self.what = text(line, "what", "a value grows towards its limit")
-        self.limit, self.value = figure(line.get("limit")), figure(line.get("value"))
-        self.factor = to_number(line.get("factor"))
-        ends = [to_number(value) for value in items(line, "steps_left")[:2]]
-        self.low, self.high = [*ends, None, None][:2]
-        self.modules = [module for module in items(line, "modules")[:12] if isinstance(module, str)]
-
-    @property
-    def now(self) -> str:
-        """ "the largest output of head is 2.7e9, 261 times more at each step" """
-        known = self.value != "–"
-        what = f"the {self.what.rstrip('.')} is {self.value}" if known else self.what.rstrip(".")
-        if self.factor is None or self.high is None or self.factor <= 0 or not known:
-            return what
-        return what + (
-            " and falls at nearly every step"
-            if self.factor < 1
-            else f", {figure(self.factor)} times as large from step to step"
-        )
-
-    @property
-    def when(self) -> str:
-        if self.low is None:
-            return f"the limit is {self.limit}"
-        if self.high is None:
-            return f"the limit {self.limit} is near, and may be passed from step {figure(self.step + self.low)} on"
-        if self.high == self.low:
-            return f"at this pace the limit {self.limit} is reached near step {figure(self.step + self.low)}"
-        return (
-            f"at this pace the limit {self.limit} is reached between step {figure(self.step + self.low)} "
-            f"and {figure(self.step + self.high)}"
-        )
-
-    @property
-    def sentence(self) -> str:
-        return sentence(f"{self.now}; {self.when}")
 
 
 def _once_each(findings: list[dict[str, Any]]) -> list[tuple[FindingView, int]]:

@@ -33,6 +33,11 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def step_number(step: float) -> str:
+    """ "1,234,567": steps are counted, and never rounded."""
+    return f"{round(step):,}".replace("-", "−") if math.isfinite(step) else figure(step)
+
+
 def shape(value: Any) -> str:
     """ "4 × 64"; "scalar"."""
     sizes = [str(size) for size in value if isinstance(size, int)] if isinstance(value, list) else []

@@ -24,7 +24,7 @@ class HeatMap:
         self.modules: dict[str, int] = {}
         self.order: list[int] = []  # of the rows: as the model has the modules, as far as the lines tell
         self.columns: dict[int, dict[int, Cell]] = {}
-        self.left_out = 0
+        self.is_full = False  # there were more modules than rows
         self._changed: set[int] = set()
         self._widened = True
 
@@ -49,7 +49,7 @@ class HeatMap:
             known = self.modules[name] = len(self.modules)
             self.order.insert(self.order.index(before) + 1 if before is not None else 0, known)
         elif known is None:
-            self.left_out += 1
+            self.is_full = True
         return known
 
     def _widen(self) -> None:

@@ -94,7 +94,7 @@ def _by_blocks(growth: Growth) -> str:
 
 def _where(lines: tuple[LineGain, ...]) -> str:
     shown = [
-        f"line {line.line} (x {line.gain:.3g}{f': {line.source}' if line.source else ''})"
+        f"line {line.line} (x {line.gain:.3g}{f': `{line.source}`' if line.source else ''})"
         for line in lines[:3]
     ]
     return f"Most of it: {'; '.join(shown)}" if shown else "It is spread over many lines"

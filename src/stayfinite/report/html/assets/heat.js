@@ -126,7 +126,7 @@ class HeatMap {
     if (this.named !== names) {
       this.named = names;
       this.rows.replaceChildren();
-      for (let row = 0; row < rows; row += every) {
+      for (let row = 0; row < rows && (rows - row) * height >= 11; row += every) {  // 11 px: less would cut a name
         const name = htmlNode("div", "", undefined, this.rows);
         htmlNode("bdi", "", this.modules[row], name);
         name.title = this.modules[row];

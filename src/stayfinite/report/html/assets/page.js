@@ -21,7 +21,11 @@ function copyFrom(button) {
 
 function switchTheme() {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  setTheme(dark ? "light" : "dark");
+}
+
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme;
   if (Heat.map) Heat.map.draw();
 }
 
@@ -32,7 +36,15 @@ document.addEventListener("click", (event) => {
   if (button.id === "theme") switchTheme();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (Heat.map) Heat.map.draw(); });
-addEventListener("beforeprint", () => { for (const details of document.querySelectorAll("details")) details.open = true; });
+
+// Paper is light: the heat map is the one picture whose colours are not the style sheet's.
+let themeOnScreen;
+addEventListener("beforeprint", () => {
+  for (const details of document.querySelectorAll("details")) details.open = true;
+  themeOnScreen = document.documentElement.dataset.theme;
+  setTheme("light");
+});
+addEventListener("afterprint", () => setTheme(themeOnScreen));
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 draw(DATA);
