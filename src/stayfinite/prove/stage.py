@@ -35,6 +35,7 @@ class Stage:
     texts: dict[str, str] = field(default_factory=dict)
     remedies: tuple[Remedy, ...] = ()
     distortion: float | None = None
+    cut_off: bool = False  # an earlier remedy has taken the gradient of what failed first
 
 
 def stage_of(result: TrialResult, place: tuple[str | None, int | None] | None) -> Stage | None:

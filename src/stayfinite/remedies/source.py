@@ -351,3 +351,8 @@ def _is_term(text: str) -> bool:
     except SyntaxError:
         return False
     return isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+
+
+def needs_parentheses(text: str) -> bool:
+    """Whether an operator or an attribute beside this expression would read it otherwise."""
+    return not _is_term(text)
