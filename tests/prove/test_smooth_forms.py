@@ -1,11 +1,13 @@
 """Whether the right fix gives the failing sample a gradient: asked of the mechanism and of where the bad value goes."""
 
 import gc
+import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.launch.beginning import Beginning
@@ -16,7 +18,7 @@ from stayfinite.prove.attempted import Attempted
 from stayfinite.prove.comparison import compare
 from stayfinite.prove.counterfactual import Counterfactual
 from stayfinite.prove.judgement import has_smooth_form, judged
-from stayfinite.prove.stage import Stage, case_at, stage_of
+from stayfinite.prove.stage import Stage, brink_part, case_at, stage_of
 from stayfinite.prove.trial import Plan
 from stayfinite.prove.trials import Trials
 from stayfinite.remedies.bounded_exponent import BoundedExponent
@@ -163,6 +165,15 @@ def test_more_range_is_no_control_of_what_fails_in_half(
         assert len(chosen) >= 2
         wider[half] = {one.remedy.name for one in chosen if one.remedy.only_wider}
     assert not wider[".half()"] and wider[""]
+
+
+def test_what_vanished_beside_what_overflowed_is_part_of_the_failure(tmp_path: Path, state: Path) -> None:
+    """A group whose exponentials are all 0 has other weights in the right form. In a healthy batch it may not."""
+    _, case = failure(tmp_path, state, SMOOTH["ratio"])
+    bad, healthy = torch.tensor([math.inf, 0.0, 0.5]), torch.tensor([0.0, 0.5])
+    near = brink_part(bad, case)
+    assert near is not None and near.tolist() == [False, True, False]
+    assert brink_part(healthy, case) is None
 
 
 @pytest.mark.long
