@@ -1,7 +1,7 @@
 """KeptLogarithms: what is made of exponentials and probabilities keeps its logarithm beside it, while entered.
 
-A logarithm that is taken later, in whichever function, is then that one; and a ratio of two such values is computed
-from the difference of their logarithms. Nothing else is changed.
+A logarithm that is taken later, in whichever function, is then that one; and a ratio or a product that is not finite is
+made of its logarithm. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAME_VALUES: Final = frozenset({"gather", "squeeze", "unsqueeze", "diagonal", "
                                  "transpose", "permute", "t", "index_select", "take_along_dim", "select", "narrow",
                                  "expand", "contiguous", "__getitem__", "clone", "float", "to", "swapaxes", "view_as",
                                  "masked_select", "type", "double", "flip", "roll", "movedim", "expand_as",
-                                 "detach"})  # fmt: skip
+                                 "detach", "T", "mT"})  # fmt: skip
 _TO_LOG: Final = {"log": 1.0, "log2": 1 / math.log(2), "log10": 1 / math.log(10)}
 _OPERATORS: Final = {
     "__mul__": "mul", "__rmul__": "mul", "multiply": "mul", "__imul__": "mul",
@@ -32,6 +32,7 @@ _OPERATORS: Final = {
     "__truediv__": "div", "__div__": "div", "divide": "div", "true_divide": "div",
     "__matmul__": "matmul", "mv": "matmul", "mm": "matmul", "bmm": "matmul",
 }  # fmt: skip
+_REMADE: Final = ("div", "mul", "matmul")
 _WRITING: Final = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"})
 
 
@@ -54,6 +55,8 @@ class KeptLogarithms(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         written = getattr(func, "__name__", "")
+        if written == "__get__":  # x.T
+            written = getattr(getattr(func, "__self__", None), "__name__", "")
         writes = _writes(written)
         name = _OPERATORS.get(written, written.removesuffix("_") if writes else written)
         first = args[0] if args else kwargs.get("input")
@@ -62,8 +65,11 @@ class KeptLogarithms(TorchFunctionMode):
         if self._knows(first) and name == "log1p":
             return softplus(self._logs[first])
         known = self._logarithm_of(name, first, func, args, kwargs)
-        of_exponentials = name == "div" and known is not None and self._knows(first) and self._knows(args[1])
-        result = torch.exp(known) if of_exponentials and known is not None else func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if known is not None and name in _REMADE and not writes and not bool(torch.isfinite(result).all()):
+            result = torch.exp(
+                known
+            )  # Inf / Inf, 0 / 0 and 0 * Inf, of which the logarithms say what is meant
         if writes and isinstance(first, Tensor):
             self._logs.pop(first, None)
             self._of_rest.pop(first, None)
