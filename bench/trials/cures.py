@@ -48,6 +48,7 @@ IS: Final[dict[str, tuple[str, ...]]] = {
     "log-eps": ("floor",),
     "log-floor": ("floor",),
     "log-space": ("log space",),
+    "log-space-ratio": ("log space", "max subtracted"),
     "logits-to-loss": ("log space",),
     "master-weights": ("float32 optimizer",),
     "max-subtracted": ("max subtracted",),

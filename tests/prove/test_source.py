@@ -87,3 +87,22 @@ def test_every_remedy_tells_what_to_do() -> None:
     assert len(names) == len(set(names)) >= 25
     for remedy in all_remedies():
         assert remedy.sentence and remedy.kinds and remedy.__doc__
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "first"),
+    [
+        ("from torch import nn", "nn.functional.softmax(s, dim=1)", "s"),
+        ("import torch.nn as N", "N.functional.softmax(s, dim=1)", "s"),
+        ("from torch.nn import functional as fn", "fn.softmax(s, dim=1)", "s"),
+        ("import torch", "torch.nn.functional.softmax(s, dim=1)", "s"),
+        ("import torch", "s.softmax(dim=1)", "s"),
+        ("import torch", "torch.exp(s).softmax(dim=1)", "torch.exp(s)"),
+        ("from tables import weights", "weights.softmax(1)", "weights"),
+        ("import tables", "tables.weights.softmax(1)", "tables.weights"),
+    ],
+)
+def test_what_is_imported_from_torch_is_no_tensor(head: str, line: str, first: str) -> None:
+    site = SourceSite("x.py", f"{head}\nw = {line}\n", 2)
+    inside = argument(site.calls("softmax")[0], site)
+    assert inside is not None and site.code(inside) == first

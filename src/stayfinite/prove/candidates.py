@@ -142,12 +142,14 @@ class Candidates:
             and (one.edits or one.remedy.only_wider)
         ):
             following.texts, following.remedies, following.distortion = texts, names, moved
+            following.cut_off = stage.cut_off or (one.remedy.cuts_off and result.learns is False)
             found = len(self.done)
             self._next(following, depth + 1, one)
             if any(done.tried.verdict in ("proved", "postpones", "unclear") for done in self.done[found:]):
                 return
             self.done[found:] = [done for done in self.done[found:] if done.tried.remedy != one.remedy.name]
         verdict, reason = judged(stage, result, case, names, moved, control=control)
+        learns = False if stage.cut_off else result.learns
         tried = Tried(
             remedy=" + ".join(dict.fromkeys(r.name for r in names)),
             sentence="; ".join(dict.fromkeys(r.sentence for r in names)),
@@ -155,7 +157,7 @@ class Candidates:
             reason=reason,
             loss=result.losses[-1][1] if result.losses else None,
             distortion=moved,
-            gradient=result.learns,
+            gradient=learns,
             steps=max(0, result.steps - stage.step.step),
             control=control,
             popular=one.remedy.popular,
@@ -167,7 +169,7 @@ class Candidates:
                 names,
                 texts,
                 tried,
-                result.learns,
+                learns,
                 spans,
                 one.edits,
                 raised=result.error is not None,

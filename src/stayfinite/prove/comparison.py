@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stayfinite.prove.attempted import Attempted
-from stayfinite.prove.judgement import leaves_the_update, was_rounded_to_zero
+from stayfinite.prove.judgement import has_smooth_form, leaves_the_update
 from stayfinite.remedies.measured_rate import MeasuredRate
 from stayfinite.remedies.remedy import Case
 
@@ -18,13 +18,13 @@ def compare(done: Sequence[Attempted], case: Case) -> None:
 
 
 def _judge_gradients(done: Sequence[Attempted], case: Case) -> None:
-    """A remedy that cuts the failing sample off loses where another one lets it learn, or where one could: what a
-    smooth function has rounded to 0 has a gradient in log space, whether or not that form was found."""
+    """A remedy that cuts the failing sample off loses where another one lets it learn, or where one could: where the
+    right form is smooth there, what cuts off must show that the sample still learns."""
     one_learns = any(one.learns and one.tried.proved for one in done)
-    rounded = was_rounded_to_zero(case)
+    smooth = has_smooth_form(case)
     for one in done:
-        needless = one_learns or (rounded and any(remedy.cuts_off for remedy in one.remedies))
-        if one.learns is False and one.tried.proved and not one.tried.control and needless:
+        cut = smooth and any(remedy.cuts_off for remedy in one.remedies) and not one.learns
+        if one.tried.proved and not one.tried.control and (cut or (one_learns and one.learns is False)):
             one.tried = replace(
                 one.tried,
                 verdict="no gradient",

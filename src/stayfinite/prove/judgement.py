@@ -17,6 +17,8 @@ _TOO_LARGE: Final = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
 _GROWS_ON: Final = 10.0
 _SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
 _NEAR: Final = 8
+_EXPONENTIALS: Final = ("exp", "exp2", "cosh")
+_LOGARITHMS: Final = ("log", "log2", "log10", "log1p")
 MOVES_TOO_MUCH: Final = 0.01  # of their size: so far healthy values may not move
 DIGITS: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # of a number, that these dtypes hold
 
@@ -63,12 +65,12 @@ def judged(
     stuck = any(one.leaves_steps_out for one in remedies) and result.applied <= stage.step.step
     if not works(stage, result) or stuck:
         return "failed", why_failed(stage, result, case.birth.birth.line)
-    if moved is not None and moved > _allowed(case, newest):
+    if moved is not None and moved > _allowed(case, remedies):
         return "distorts", f"finite, but healthy values move by {moved:.1g} of their size"
     ruin = ruins_the_weights(stage, result)
     if ruin is not None:
         return "distorts", ruin
-    if not newest.is_cure:
+    if not all(one.is_cure for one in remedies):
         return "unclear", "finite, but what made the numbers so large is as it was"
     if control and newest.trains_otherwise:
         # Every update is another one, so this is another course of the weights: no word on the place that failed.
@@ -76,10 +78,10 @@ def judged(
     return "proved", ""
 
 
-def _allowed(case: Case, newest: Remedy) -> float:
+def _allowed(case: Case, remedies: Sequence[Remedy]) -> float:
     """How far healthy values may move. The same formula in a wider dtype shows what the narrow one had rounded: where
-    nearly equal numbers are subtracted, that is half of its digits."""
-    if not newest.only_wider:
+    nearly equal numbers are subtracted, that is half of its digits. What changes the formula as well may not."""
+    if not all(one.only_wider for one in remedies):
         return MOVES_TOO_MUCH
     narrow = [DIGITS[o.dtype] for o in case.birth.operands if o.dtype in DIGITS]
     return max(MOVES_TOO_MUCH, math.sqrt(max(narrow, default=0.0)))
@@ -108,12 +110,26 @@ def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:
     return f"finite now, but the loss grows on from {after[0]:.2g} to {after[-1]:.2g}: it postpones"
 
 
-def was_rounded_to_zero(case: Case) -> bool:
-    """The 0 that a logarithm met is the rounded value of a function that is positive everywhere."""
+def has_smooth_form(case: Case) -> bool:
+    """Whether the right fix gives the failing sample a gradient, whether or not that form was found.
+
+    What a smooth function has rounded to 0 has a gradient in log space; so has an exponential that overflows and
+    reaches the loss through a logarithm or a ratio of exponentials only, and a sum of them that vanishes and divides.
+    Not so a row without any valid entry, bad data, labels that cannot be aligned, an exponential that is itself a term
+    of the loss, or 0 times Inf that a mask leaves out: there a gradient of 0 is right, or all that there is.
+    """
     operand = case.operand
-    if case.kind is not Kind.LOG_OF_ZERO or operand is None or not operand.learnt:
+    trained = operand is not None and (operand.requires_grad or case.birth.phase == "backward")
+    if operand is None or not operand.learnt or not trained:
         return False
-    return operand.made_by(*_SMOOTH, within=_NEAR) is not None
+    if case.kind is Kind.EXP_OVERFLOW:
+        return case.op in _EXPONENTIALS and bool(case.step.narrows)
+    if case.kind is Kind.EXP_UNDERFLOW:
+        return True
+    taken = case.kind in (Kind.LOG_OF_ZERO, Kind.RATIO_INTO_LOG) or (
+        case.kind is Kind.EPS_VANISHED and case.op in _LOGARITHMS
+    )
+    return taken and operand.made_by(*_SMOOTH, within=_NEAR) is not None
 
 
 def leaves_the_update(case: Case, remedies: Sequence[Remedy]) -> str | None:

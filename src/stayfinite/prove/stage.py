@@ -23,6 +23,7 @@ from stayfinite.remedies.source import Edit, edited
 _AT_EDGES: Final = {"acos": (0.0, math.pi), "asin": (-math.pi / 2, math.pi / 2), "acosh": (0.0,)}
 """What these functions give at the edges of their domain, where their slope is infinite."""
 _NEAR_EDGE: Final = 1e-7
+_OF_EXPONENTIALS: Final = frozenset({Kind.EXP_OVERFLOW, Kind.EXP_UNDERFLOW})
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Stage:
     texts: dict[str, str] = field(default_factory=dict)
     remedies: tuple[Remedy, ...] = ()
     distortion: float | None = None
+    cut_off: bool = False  # an earlier remedy has taken the gradient of what failed first
 
 
 def stage_of(result: TrialResult, place: tuple[str | None, int | None] | None) -> Stage | None:
@@ -100,10 +102,16 @@ def failing_part(value: Tensor, case: Case) -> Tensor | None:
 
 
 def brink_part(value: Tensor, case: Case) -> Tensor | None:
-    """Beside the logarithm of 0, that of numbers which have begun to be rounded to 0: in no healthy batch is one."""
-    if case.kind is not Kind.LOG_OF_ZERO or not value.is_floating_point():
+    """Beside the logarithm of 0, that of numbers which have begun to be rounded to 0: in no healthy batch is one.
+    Beside an exponential that is Inf, those that are 0, and quotients of them: no exponential is, unless rounded."""
+    if not value.is_floating_point():
         return None
-    near = value < math.log(torch.finfo(value.dtype).tiny)
+    if case.kind in _OF_EXPONENTIALS and not bool(torch.isfinite(value).all()):
+        near = value == 0
+    elif case.kind is Kind.LOG_OF_ZERO:
+        near = value < math.log(torch.finfo(value.dtype).tiny)
+    else:
+        return None
     return near if bool(near.any()) else None
 
 

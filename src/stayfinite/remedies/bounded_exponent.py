@@ -23,6 +23,7 @@ class BoundedExponent(Remedy):
     sentence = "bound the exponent"
     kinds = frozenset({Kind.EXP_OVERFLOW, Kind.EXP_UNDERFLOW, Kind.POWER_OVERFLOW})
     rank = 6
+    cuts_off = True
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """As loose as the dtype allows; tighter where what follows overflows: a squared gradient, the next layer."""

@@ -24,6 +24,7 @@ class GuardedDivision(Remedy):
         Kind.OPTIMIZER_DIVISION,
     })  # fmt: skip
     rank = 2
+    cuts_off = True
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """A floor that is close to 0 may give an update as absurd as the division did: then 1 in place of each 0."""

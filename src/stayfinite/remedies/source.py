@@ -218,6 +218,22 @@ class SourceSite:
             return f"{self.torch}.nn.functional"
         return known
 
+    def is_of_torch(self, name: str) -> bool:
+        """Whether a dotted name is torch or a part of it, as this file imports it: nn.functional."""
+        return name.replace(".", "").isidentifier() and name.partition(".")[0] in self._torch_names
+
+    @cached_property
+    def _torch_names(self) -> frozenset[str]:
+        """The names that are torch, or are imported from it."""
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                of_torch = [alias for alias in node.names if alias.name.partition(".")[0] == "torch"]
+                found.update(alias.asname or "torch" for alias in of_torch)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+                found.update(alias.asname or alias.name for alias in node.names)
+        return frozenset(found)
+
     def _imported(self, module: str) -> str | None:
         package, _, last = module.rpartition(".")
         for node in ast.walk(self.tree):
@@ -269,22 +285,15 @@ def called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
+_MODULES = frozenset({"torch", "F", "math", "np", "torch.special", "torch.linalg", "linalg"})
+
+
 def is_method(node: ast.Call, site: SourceSite) -> bool:
     """x.log() and not torch.log(x)."""
     if not isinstance(node.func, ast.Attribute):
         return False
     owner = site.code(node.func.value)
-    return owner not in {
-        "torch",
-        "F",
-        "math",
-        "np",
-        "torch.special",
-        "torch.linalg",
-        "linalg",
-        site.torch,
-        site.functional,
-    }
+    return owner not in _MODULES and not site.is_of_torch(owner)
 
 
 def argument(node: ast.expr, site: SourceSite, index: int = 0, keyword: str = "input") -> ast.expr | None:
@@ -351,3 +360,8 @@ def _is_term(text: str) -> bool:
     except SyntaxError:
         return False
     return isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+
+
+def needs_parentheses(text: str) -> bool:
+    """Whether an operator or an attribute beside this expression would read it otherwise."""
+    return not _is_term(text)

@@ -15,6 +15,7 @@ from stayfinite.replay import evidence
 from stayfinite.replay.follower import Follower
 from stayfinite.replay.growth import growth_of
 from stayfinite.replay.measure import account, is_bad, is_plain
+from stayfinite.replay.narrows import narrows_between
 from stayfinite.replay.op_journal import Entry
 
 _PATH_LONGEST = 40
@@ -155,6 +156,7 @@ def failed_step(
         births=births,
         sink=Sink(kind, name, summary),
         path=path_between(trace, numbers[0], sink) if numbers else (),
+        narrows=narrows_between(trace, numbers[0], sink) if births and births[0].birth.inf else (),
         benign=tuple(benign[-_BENIGN_KEPT:]),
         failure=failure,
         comparisons=tuple(trace.noticed.comparisons[-8:]),

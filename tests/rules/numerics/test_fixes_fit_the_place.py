@@ -15,6 +15,21 @@ ADVICE = {
         "log space",
         "log_var",
     ),
+    "an exponential that only a logarithm sees": (
+        "x = nn.Parameter(torch.tensor([120.0, 1.0]))\nhazard = torch.exp(x)\nloss = torch.log(hazard @ torch.ones(2))",
+        "stay in log space, as its logarithm is taken later",
+        "clamp the exponent",
+    ),
+    "an exponential that a ratio cancels": (
+        "x = nn.Parameter(torch.tensor([120.0, 1.0]))\nw = torch.exp(x)\nt = w.sum()\nloss = (w / t)[0]",
+        "use torch.softmax",
+        "clamp the exponent",
+    ),
+    "an exponential that is a term of the loss": (
+        "x = nn.Parameter(torch.tensor([120.0, 1.0]))\nr = torch.exp(x)\nloss = (r - 2.0 * r.log())[0]",
+        "clamp the exponent",
+        "logarithm is taken later",
+    ),
     "a log-variance is one": (
         "logvar = nn.Parameter(torch.tensor([-120.0, 1.0]))\nloss = (2.0 * torch.exp(-logvar)).mean()",
         "log_var",

@@ -79,6 +79,9 @@ class FailedStep:
     ] = ()  # those of them that are causes, each with its mechanism; filled in by `explain`
     sink: Sink | None = None
     path: tuple[PathStep, ...] = ()  # from births[0] to the sink
+    narrows: tuple[
+        str, ...
+    ] = ()  # "log", "ratio" (Inf / Inf): what no way from an Inf of births[0] to the sink avoids
     benign: tuple[TracedBirth, ...] = ()  # bad values that did not reach the sink, without saved/float32
     failure: Failure | None = None
     reproduced: bool | None = (

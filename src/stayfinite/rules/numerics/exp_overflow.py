@@ -34,7 +34,8 @@ class ExpOverflow(Rule[FailedStep]):
 
     ## The popular fix that does not work
     `torch.exp(x).clamp(max=1e6)`: the gradient of the clamp is 0, times the infinite gradient of exp is NaN. The
-    exponent must be clamped, before exp.
+    exponent must be clamped, before exp. Nor a clamped exponent under a logarithm or in a ratio of exponentials: it is
+    finite, and what is beyond the bound has no gradient any more, which `torch.logsumexp` and `torch.softmax` keep.
 
     ## References
     pyg-team/pytorch_geometric#53, hunglc007/tensorflow-yolov4-tflite#138
@@ -52,7 +53,7 @@ class ExpOverflow(Rule[FailedStep]):
             yield self.finding(
                 f"{birth.op} of {counted(born.how.count, 'value')} above {limit:.4g}, the limit of {birth.dtype}, in "
                 f"{source_of(operand)} ({span(operand)})",
-                fix=_fix(birth, operand),
+                fix=_fix(birth, operand, subject.narrows if birth == subject.births[0] else ()),
                 **told(born, "limit", "beyond"),
             )
         for born in judged(subject, Kind.POWER_OVERFLOW):
@@ -69,9 +70,16 @@ class ExpOverflow(Rule[FailedStep]):
             )
 
 
-def _fix(birth: TracedBirth, operand: Operand | None) -> str:
-    """By what is made of the exponential, as far as its line and its operand show."""
+def _fix(birth: TracedBirth, operand: Operand | None, narrows: tuple[str, ...]) -> str:
+    """By what is made of the exponential: where it goes, else as far as its line and its operand show."""
     line = birth.birth.source or ""
+    if "log" in narrows:
+        return (
+            "stay in log space, as its logarithm is taken later (torch.logsumexp, torch.logaddexp, F.softplus); "
+            "a bound on the exponent would take the gradient from what is beyond it"
+        )
+    if "ratio" in narrows:
+        return "use torch.softmax, or subtract the maximum (of each row or group) before exp: the ratio cancels it"
     if "var" in line or "std" in line or "sigma" in line:
         return "bound the predicted logarithm before exp, for example log_var.clamp(-10, 10)"
     if operand is not None and operand.numel == 1 and operand.origin == "parameter":
