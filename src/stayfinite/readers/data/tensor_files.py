@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint import Unreadable, files, read_file
 from stayfinite.readers.checkpoint.contents import Composite, Opaque, TensorRef, row_major
-from stayfinite.readers.checkpoint.pieces import MOST_CHUNK, readable, row_loader, whole
-from stayfinite.readers.data.array import StoredArray, StoredData, UnreadableData
+from stayfinite.readers.checkpoint.pieces import readable, row_loader, whole
+from stayfinite.readers.data.array import BLOCK, StoredArray, StoredData, UnreadableData
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +108,7 @@ def _dense(ref: TensorRef) -> bool:
 def _rows(ref: TensorRef, begin: int, end: int | None) -> Iterator[tuple[int, torch.Tensor]]:
     rows, width = ref.shape
     stop = rows if end is None else min(end, rows)
-    step = max(1, MOST_CHUNK // max(1, width * ref.item_size))
+    step = max(1, BLOCK // max(1, width * ref.item_size))
     at = begin
     if begin + step <= stop:
         next_block = row_loader(ref, step)
