@@ -252,3 +252,33 @@ def test_a_loss_scale_that_nothing_uses_is_not_odd(tmp_path: Path) -> None:
     ):
         codes = _codes(tmp_path, "ds.json", text.format(bfloat16, half))
         assert ("CFG010" in codes) is said, (bfloat16, half)
+
+
+def test_what_a_class_of_settings_inherits_belongs_to_it(tmp_path: Path) -> None:
+    base = "class Base:\n    lr = 1e-3\n    bf16 = True\n    warmup_steps = 100\n    max_steps = 10_000\n"
+    (tmp_path / "base.py").write_text(base)
+    for head in (base + "\n\n", "from base import Base\n\n\n", "from .base import Base as Base\n\n\n"):
+        bad = "class Large(Base):\n    fp16 = True\n    warmup_steps = 20_000\n    save_every = 50_000\n"
+        assert {"CFG003", "CFG006", "CFG015"} <= _codes(tmp_path, "config.py", head + bad), head
+        good = "class Large(Base):\n    bf16 = False\n    fp16 = True\n    warmup_steps = 200\n    save_every = 500\n"
+        assert not _codes(tmp_path, "config.py", head + good), head
+    (tmp_path / "config.py").write_text(
+        "from base import Base\n\n\nclass Large(Base):\n    warmup_steps = 20_000\n"
+    )
+    (finding,) = lint([str(tmp_path / "config.py")], Settings()).findings
+    assert f"{tmp_path / 'base.py'}:5" in finding.message
+
+
+def test_presets_of_one_module_do_not_contradict_each_other(tmp_path: Path) -> None:
+    text = "FAST = dict(bf16=True, lr=1e-4)\nSAFE = dict({}fp16=True, lr=1e-4)\n"
+    assert "CFG003" not in _codes(tmp_path, "config.py", text.format(""))
+    assert "CFG003" in _codes(tmp_path, "config.py", text.format("bf16=True, "))
+
+
+def test_the_lightning_command_line_names_classes_by_their_path(tmp_path: Path) -> None:
+    text = (
+        "trainer:\n  precision: {}\n  max_epochs: 5\noptimizer:\n  class_path: torch.optim.Adam\n"
+        "  init_args:\n    lr: {}\n    eps: 1.0e-08\n"
+    )
+    assert not _codes(tmp_path, "good.yaml", text.format("16-mixed", "0.001"))
+    assert {"CFG002", "CFG005"} <= _codes(tmp_path, "bad.yaml", text.format("16-true", "5.0"))
