@@ -193,7 +193,8 @@ def _watch(kind: Use, expected: Expectation, array: StoredArray) -> Watch:
 def _described(
     array: StoredArray, name: str, kind: Use, state: RowState, columns: list[str], chosen: list[int] | None
 ) -> DataArray:
-    shape = (state.rows, *array.shape[1:]) if array.shape and chosen is None else (state.rows, len(columns))
+    table = bool(array.columns) or chosen is not None
+    shape = (state.rows, len(columns)) if table else (state.rows, *array.shape[1:])
     made = describe(state, name, kind, array.dtype, shape)
     made.columns, made.note = columns, array.note
     if state.still is not None and state.rows > 1:

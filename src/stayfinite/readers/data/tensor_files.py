@@ -44,6 +44,8 @@ def read(path: str) -> StoredData:
         elif readable(ref.dtype) and ref.numel:
             data.arrays.append(_array(name, ref))
     if not data.arrays and not data.problems:
+        if any(readable(ref.dtype) for ref in found.values()):
+            raise UnreadableData(f"{path}: its arrays hold no values: {_without_values(found)}")
         raise UnreadableData(f"{path}: there is no array of numbers in this file")
     return data
 
@@ -73,6 +75,11 @@ def _walk(node: Any, name: str, found: dict[str, Any], data: StoredData, depth: 
             return
         for index, value in enumerate(node):
             _walk(value, f"{name}.{index}".lstrip("."), found, data, depth + 1)
+
+
+def _without_values(found: Mapping[str, TensorRef]) -> str:
+    shapes = [f"{name} is {' x '.join(str(size) for size in ref.shape)}" for name, ref in found.items()]
+    return ", ".join(shapes[:3]) + (f" and {len(shapes) - 3} more" if len(shapes) > 3 else "")
 
 
 def _array(name: str, ref: TensorRef) -> StoredArray:
