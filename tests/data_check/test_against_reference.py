@@ -104,8 +104,8 @@ def test_random_faults(
     monkeypatch.setattr(tensor_files, "BLOCK", 16 << 10)  # many blocks, units and groups of a small file
     monkeypatch.setattr(examine_module, "BLOCK", 16 << 10)
     monkeypatch.setattr(examine_module, "_UNIT", 48 << 10)
-    monkeypatch.setattr(repeated_module, "_MANY", 128)
-    monkeypatch.setattr(shared_keys, "SORTED_TOGETHER", 32)
+    monkeypatch.setattr(repeated_module, "_MANY", 20)
+    monkeypatch.setattr(shared_keys, "_SORTED_TOGETHER", 32)
     monkeypatch.setattr(shared_keys, "_TOGETHER", 24)
     rng = random.Random(str(dtype))
     for trial in range(14):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from stayfinite.data.shared_keys import SORTED_TOGETHER, beside, rows_of_shared_keys
+from stayfinite.data.shared_keys import beside, rows_of_shared_keys
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE
 from stayfinite.readers.checkpoint.half_range import available
 from stayfinite.readers.data import StoredArray
@@ -25,7 +25,7 @@ _LOOKED_AT_FIRST = 512
 _ALIKE = {ONE_WORD: 0.0, _SOME: 0.02}
 """The share of rows that may agree in so many words, among those that are looked at first."""
 _READ_ONE_BY_ONE = 20_000
-_MANY = 4 * SORTED_TOGETHER
+_MANY = 1 << 16
 
 
 def fingerprints(block: torch.Tensor, part: int = 0) -> torch.Tensor:

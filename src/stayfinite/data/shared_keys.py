@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-SORTED_TOGETHER = 1 << 17
+_SORTED_TOGETHER = 1 << 17
 _TOGETHER = 1 << 16
 _TIMED, _TURNS = 1 << 13, 3
 _ODD = -0x61C8864680B583EB
@@ -89,7 +89,7 @@ def _by_groups(keys: torch.Tensor, jobs: int) -> torch.Tensor:
 
     numpy: Any = importlib.import_module("numpy")
     count = keys.numel()
-    groups = max(1, min(256, 1 << (count // SORTED_TOGETHER).bit_length() - 1))
+    groups = min(256, 1 << max(1, count // _SORTED_TOGETHER).bit_length() - 1)
     halves = keys.numpy().view("int32")
     dealt, order = numpy.empty(count, "int32"), numpy.empty(count, "int32")
 

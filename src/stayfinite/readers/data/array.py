@@ -15,7 +15,7 @@ Blocks = Callable[[int, int | None], Iterator[tuple[int, "torch.Tensor"]]]
 
 BLOCK = 1 << 20
 """Bytes of a block of rows: it stays in the processor's second cache, between being read and being looked at. With
-4 MB the same work took 12 % more time on a processor with 1.25 MB of it for each core."""
+4 MB the same work took a tenth more time on a processor with 1.25 MB of it for each core."""
 
 
 class UnreadableData(Exception):
