@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stayfinite.data import examine as examine_module
-from stayfinite.data import examine_data
+from stayfinite.data import examine_data, shared_keys
 from stayfinite.data import repeated as repeated_module
 from stayfinite.findings.subjects.data_set import DataArray, Samples
 from stayfinite.readers.data import tensor_files
@@ -95,13 +95,18 @@ def faulty(rng: random.Random, dtype: torch.dtype, count: int, width: int, block
     return rows
 
 
+@pytest.mark.parametrize("one_sort", [True, False], ids=["one-sort", "groups"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_random_faults(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_files, "MOST_CHUNK", 16 << 10)  # many blocks, units and groups of a small file
-    monkeypatch.setattr(examine_module, "MOST_CHUNK", 16 << 10)
+def test_random_faults(
+    dtype: torch.dtype, one_sort: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_keys, "_numpy_sorts_fast", lambda: one_sort)
+    monkeypatch.setattr(tensor_files, "BLOCK", 16 << 10)  # many blocks, units and groups of a small file
+    monkeypatch.setattr(examine_module, "BLOCK", 16 << 10)
     monkeypatch.setattr(examine_module, "_UNIT", 48 << 10)
-    monkeypatch.setattr(repeated_module, "_SORTED_TOGETHER", 32)
-    monkeypatch.setattr(repeated_module, "_DEALT_TOGETHER", 24)
+    monkeypatch.setattr(repeated_module, "_MANY", 20)
+    monkeypatch.setattr(shared_keys, "_SORTED_TOGETHER", 32)
+    monkeypatch.setattr(shared_keys, "_TOGETHER", 24)
     rng = random.Random(str(dtype))
     for trial in range(14):
         count = rng.choice([1, 2, 3, 17, 90, 140, 260])
@@ -117,8 +122,10 @@ def test_random_faults(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.M
             assert as_found(array) == reference(rows), (dtype, trial, count, width, jobs)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_groups_and_one_sort_find_the_same_repeats(jobs: int) -> None:
+@pytest.mark.parametrize("one_sort", [True, False], ids=["one-sort", "groups"])
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_repeats_among_many_keys(jobs: int, one_sort: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_keys, "_numpy_sorts_fast", lambda: one_sort)
     rng = np.random.default_rng(jobs)
     keys = torch.from_numpy(rng.integers(-(2**62), 2**62, 700_000))
     keys[5] = keys[4] ^ 0x5_0000_0005  # the digest of its neighbour, but not the key

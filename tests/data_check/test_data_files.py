@@ -441,3 +441,24 @@ def test_parquet_with_lists_of_any_length(tmp_path: Path) -> None:
     assert {finding.evidence["array"] for finding in found} == {"sound", "embedding"}
     (lost,) = [finding for finding in found if finding.evidence["array"] == "embedding"]
     assert lost.evidence["first_samples"] == ["39"]
+
+
+def test_arrays_without_values_are_named_as_such(tmp_path: Path) -> None:
+    np.save(tmp_path / "empty.npy", np.zeros((0, 10), "float32"))
+    said = examine_data(str(tmp_path / "empty.npy")).unreadable
+    assert said is not None and said.endswith("its arrays hold no values: array is 0 x 10")
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    said = examine_data(str(tmp_path / "words.npy")).unreadable
+    assert said is not None and said.endswith("there is no array of numbers in this file")
+
+
+def test_a_single_number_is_one_value(tmp_path: Path) -> None:
+    np.save(tmp_path / "scalar.npy", np.float32(3))
+    (array,) = examine_data(str(tmp_path / "scalar.npy")).data.arrays
+    assert array.shape == (1,) and array.minimum == array.maximum == 3.0
+
+
+def test_one_box_without_area_is_one_sample(tmp_path: Path) -> None:
+    torch.save({"boxes": torch.tensor([[0.0, 0, 5, 5]] * 9 + [[3.0, 3, 3, 9]])}, tmp_path / "d.pt")
+    (finding,) = examine_data(str(tmp_path / "d.pt")).findings
+    assert finding.code == "DAT029" and "without area in 1 sample (" in finding.message

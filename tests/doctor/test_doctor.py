@@ -293,3 +293,24 @@ def test_a_checkpoint_without_a_step_says_so(tmp_path: Path) -> None:
     _, project, _, _ = examined(tmp_path)
     shown = " ".join(str(line) for line in run_lines(project.runs[0]))
     assert "(step not known)" in shown and "None" not in shown
+
+
+@pytest.mark.parametrize(("first_bad", "at_once"), [(17, True), (18, False)])
+def test_weights_whose_next_step_failed_are_not_praised(
+    first_bad: int, at_once: bool, tmp_path: Path
+) -> None:
+    """By the log the checkpoint is from before the failure; the failing step began with it all the same."""
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    losses = [(step, "NaN" if step >= first_bad else f"{3 + step % 3 / 10}") for step in range(1, 25)]
+    (run / "log.jsonl").write_text("".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in losses))
+    for step in (8, 16):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, run / f"step_{step}.pt")
+    _, project, _, plan = examined(tmp_path)
+    good = project.runs[0].last_good()
+    assert good is not None and good.step == 16
+    (start,) = [step for step in plan if step.title == f"Start from {good.path}"]
+    assert ("began with these very weights" in start.why) is at_once

@@ -123,9 +123,12 @@ def test_a_dead_but_finite_checkpoint_of_latent_dlm_by_log_and_by_probe(tmp_path
     assert run.window is not None and run.window.first == first_bad(records)
     assert run.saved_in_failure() and "PRJ004" in codes(findings)
     by_log = run.last_good()
+    failed_at_once = by_log is not None and run.failed_at_once(by_log)
     (folder / "check.py").write_text(PROBE)
     (folder / "runs/often/log.jsonl").unlink()
     _, project, findings, _ = examined(folder, FunctionProbe.parse(f"{folder / 'check.py'}:values"))
     by_probe = project.runs[0].last_good()
-    assert by_log is not None and by_probe is not None and by_log.step == by_probe.step
+    assert by_log is not None and by_probe is not None
+    # A log cannot tell that weights are dead if the step after them is the first to fail (on some processors).
+    assert by_probe.step == (by_log.step if not failed_at_once else by_log.step - 8)
     assert project.runs[0].saved[-1].dead is not None and "PRJ004" in codes(findings)

@@ -211,3 +211,74 @@ def main():
         (tmp_path / "main.py").write_text(text.format(module=module, name=name))
         found = lint([str(tmp_path)], Settings()).findings
         assert ("CFG013" not in {finding.code for finding in found}) is silent, module
+
+
+def test_the_logarithm_of_a_triangle_of_ones_is_a_mask(tmp_path: Path) -> None:
+    text = "def mask(n):\n    band = torch.triu(torch.tril({}), diagonal=-3)\n    return torch.log(band)\n"
+    made = "torch.full((n, n), fill_value=1)"
+    _twins(tmp_path, "SRC001", text.format(made), text.format("torch.sigmoid(torch.randn(n, n))"))
+
+
+def test_what_was_counted_is_there_at_least_once(tmp_path: Path) -> None:
+    text = "def weights(ids, some):\n    counts = torch.bincount(ids[some])\n    return 1.0 / counts[{}]\n"
+    _twins(tmp_path, "SRC008", text.format("ids[some]"), text.format("ids"))
+
+
+def test_a_small_eps_where_no_gradient_meets_it(tmp_path: Path) -> None:
+    text = "{}def scale(x, eps=1e-16):\n    return x / (x.norm() + eps)\n"
+    _twins(tmp_path, "SRC004", text.format("@torch.inference_mode\n"), text.format(""))
+    _twins(tmp_path, "SRC004", text.format("@torch.no_grad()\n"), text.format(""))
+    text = "def log(t, eps=1e-20):\n    return torch.log(t{})\n"
+    _twins(tmp_path, "SRC004", text.format(".clamp(min=eps)"), text.format(" + eps"))
+    also = "def log(t, eps=1e-20):\n    return t.clamp(min=eps).log(){}\n"
+    _twins(tmp_path, "SRC004", also.format(""), also.format(" / (t + eps)"))
+
+
+def test_arrays_of_a_library_that_logs_with_torch_are_not_its_tensors(tmp_path: Path) -> None:
+    text = (
+        "import jax\nfrom torch.utils.tensorboard import SummaryWriter\n{}\n\ndef loss(adv):\n"
+        "    return (adv - adv.mean()) / (adv.std() + 1e-8)\n"
+    )
+    assert "SRC013" not in _codes(tmp_path, "good.py", text.format(""))
+    assert "SRC013" in _codes(tmp_path, "bad.py", text.format("import torch"))
+
+
+def test_a_loss_scale_that_nothing_uses_is_not_odd(tmp_path: Path) -> None:
+    text = '{{"bf16": {{"enabled": {}}}, "fp16": {{"enabled": {}, "initial_scale_power": 32, "min_loss_scale": 0}}}}'
+    for bfloat16, half, said in (
+        ("true", '"auto"', False),
+        ("false", "false", False),
+        ('"auto"', '"auto"', True),
+    ):
+        codes = _codes(tmp_path, "ds.json", text.format(bfloat16, half))
+        assert ("CFG010" in codes) is said, (bfloat16, half)
+
+
+def test_what_a_class_of_settings_inherits_belongs_to_it(tmp_path: Path) -> None:
+    base = "class Base:\n    lr = 1e-3\n    bf16 = True\n    warmup_steps = 100\n    max_steps = 10_000\n"
+    (tmp_path / "base.py").write_text(base)
+    for head in (base + "\n\n", "from base import Base\n\n\n", "from .base import Base as Base\n\n\n"):
+        bad = "class Large(Base):\n    fp16 = True\n    warmup_steps = 20_000\n    save_every = 50_000\n"
+        assert {"CFG003", "CFG006", "CFG015"} <= _codes(tmp_path, "config.py", head + bad), head
+        good = "class Large(Base):\n    bf16 = False\n    fp16 = True\n    warmup_steps = 200\n    save_every = 500\n"
+        assert not _codes(tmp_path, "config.py", head + good), head
+    (tmp_path / "config.py").write_text(
+        "from base import Base\n\n\nclass Large(Base):\n    warmup_steps = 20_000\n"
+    )
+    (finding,) = lint([str(tmp_path / "config.py")], Settings()).findings
+    assert f"{tmp_path / 'base.py'}:5" in finding.message
+
+
+def test_presets_of_one_module_do_not_contradict_each_other(tmp_path: Path) -> None:
+    text = "FAST = dict(bf16=True, lr=1e-4)\nSAFE = dict({}fp16=True, lr=1e-4)\n"
+    assert "CFG003" not in _codes(tmp_path, "config.py", text.format(""))
+    assert "CFG003" in _codes(tmp_path, "config.py", text.format("bf16=True, "))
+
+
+def test_the_lightning_command_line_names_classes_by_their_path(tmp_path: Path) -> None:
+    text = (
+        "trainer:\n  precision: {}\n  max_epochs: 5\noptimizer:\n  class_path: torch.optim.Adam\n"
+        "  init_args:\n    lr: {}\n    eps: 1.0e-08\n"
+    )
+    assert not _codes(tmp_path, "good.yaml", text.format("16-mixed", "0.001"))
+    assert {"CFG002", "CFG005"} <= _codes(tmp_path, "bad.yaml", text.format("16-true", "5.0"))

@@ -17,8 +17,8 @@ from stayfinite.findings import Finding, Severity, examine, worst_first
 from stayfinite.findings.subjects.data_set import DataArray, DataProblem, DataSet, Expectation, Use
 from stayfinite.readers.checkpoint import Unreadable
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE
-from stayfinite.readers.checkpoint.pieces import MOST_CHUNK
 from stayfinite.readers.data import StoredArray, StoredData, UnreadableData, read_data
+from stayfinite.readers.data.array import BLOCK
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +162,7 @@ def _states(
     if array.rows is None or jobs <= 1:
         return run(0, None)
     width = max(1, _bytes(array) // max(array.rows, 1))
-    whole_blocks = max(1, MOST_CHUNK // width)
+    whole_blocks = max(1, BLOCK // width)
     step = max(1, _UNIT // width // whole_blocks) * whole_blocks
     units = [(begin, min(begin + step, array.rows)) for begin in range(0, array.rows, step)]
     if len(units) < 2 or any(kind in (Use.LABEL, Use.LENGTH, Use.BOX) for _, _, kind in parts):
@@ -193,7 +193,8 @@ def _watch(kind: Use, expected: Expectation, array: StoredArray) -> Watch:
 def _described(
     array: StoredArray, name: str, kind: Use, state: RowState, columns: list[str], chosen: list[int] | None
 ) -> DataArray:
-    shape = (state.rows, *array.shape[1:]) if array.shape and chosen is None else (state.rows, len(columns))
+    table = bool(array.columns) or chosen is not None
+    shape = (state.rows, len(columns)) if table else (state.rows, *array.shape[1:])
     made = describe(state, name, kind, array.dtype, shape)
     made.columns, made.note = columns, array.note
     if state.still is not None and state.rows > 1:

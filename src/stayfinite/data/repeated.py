@@ -6,13 +6,12 @@ there are read whole.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from stayfinite.data.shared_keys import beside, rows_of_shared_keys
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE
 from stayfinite.readers.checkpoint.half_range import available
 from stayfinite.readers.data import StoredArray
@@ -26,7 +25,7 @@ _LOOKED_AT_FIRST = 512
 _ALIKE = {ONE_WORD: 0.0, _SOME: 0.02}
 """The share of rows that may agree in so many words, among those that are looked at first."""
 _READ_ONE_BY_ONE = 20_000
-_SORTED_TOGETHER, _DEALT_TOGETHER = 1 << 17, 1 << 16
+_MANY = 1 << 16
 
 
 def fingerprints(block: torch.Tensor, part: int = 0) -> torch.Tensor:
@@ -89,12 +88,12 @@ def repeated(keys: torch.Tensor, jobs: int = 1) -> list[tuple[int, int]]:
     """Pairs (row, earlier row) with the same integer; the caller compares the rows themselves."""
     import torch
 
-    # Four bytes of each are sorted in half the time, and few rows are left to be sorted by all eight.
-    if keys.numel() > 4 * _SORTED_TOGETHER and available():
-        rows = _suspects(keys, jobs)
+    # Few rows are left to be sorted by all eight bytes with their places.
+    if keys.numel() > _MANY and available():
+        rows = rows_of_shared_keys(keys, jobs)
     else:
         ordered, order = torch.sort(_digests(keys), stable=True)
-        rows = _beside(ordered, order)
+        rows = beside(ordered, order)
     if not rows.numel():
         return []
     rows = rows.sort().values.unique_consecutive()  # type: ignore[no-untyped-call]
@@ -108,52 +107,6 @@ def _digests(keys: torch.Tensor) -> torch.Tensor:
     import torch
 
     return (keys ^ (keys >> 32)).to(torch.int32)
-
-
-def _beside(ordered: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Of rows in order, those that equal their neighbour."""
-    import torch
-
-    beside = (ordered[1:] == ordered[:-1]).nonzero().flatten()
-    return torch.cat((rows[beside], rows[beside + 1]))
-
-
-def _suspects(keys: torch.Tensor, jobs: int) -> torch.Tensor:
-    """Rows whose digest occurs twice.
-
-    Rows are dealt into groups by a byte of it, and each group is sorted while it fits into the cache: less time than
-    sorting millions at once, and threads can share it.
-    """
-    import torch
-
-    numpy: Any = importlib.import_module("numpy")
-    count = keys.numel()
-    groups = min(256, 1 << (count // _SORTED_TOGETHER).bit_length() - 1)
-    halves = keys.numpy().view("int32")
-    dealt, order = numpy.empty(count, "int32"), numpy.empty(count, "int32")
-
-    def deal(begin: int) -> Any:
-        """Puts some rows into the order of their groups; returns where each begins."""
-        end = min(begin + _DEALT_TOGETHER, count)
-        digests = halves[2 * begin : 2 * end : 2] ^ halves[2 * begin + 1 : 2 * end : 2]
-        group = digests.view("uint8")[::4] & numpy.uint8(groups - 1)
-        in_order, rows = (
-            made.numpy() for made in torch.sort(torch.from_numpy(group))
-        )  # of bytes: by counting
-        numpy.take(digests, rows, out=dealt[begin:end], mode="clip")
-        numpy.add(rows, begin, out=order[begin:end], casting="unsafe")
-        return begin + numpy.searchsorted(in_order, numpy.arange(groups + 1, dtype="uint16"))
-
-    def meet(group: int) -> torch.Tensor:
-        parts = [slice(places[group], places[group + 1]) for places in borders]
-        digests = torch.from_numpy(numpy.concatenate([dealt[part] for part in parts]))
-        positions = _beside(*torch.sort(digests))
-        rows = numpy.concatenate([order[part] for part in parts]) if positions.numel() else order[:0]
-        return torch.from_numpy(rows)[positions]
-
-    with ThreadPoolExecutor(jobs, thread_name_prefix="stayfinite-data") as pool:
-        borders = list(pool.map(deal, range(0, count, _DEALT_TOGETHER)))
-        return torch.cat(list(pool.map(meet, range(groups)))).to(torch.int64)
 
 
 def by_whole_rows(array: StoredArray, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

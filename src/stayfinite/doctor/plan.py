@@ -128,6 +128,11 @@ def _start(project: Project, failed: ProjectRun | None, found: Examination) -> l
             why += f". The run had been growing since step {failed.window.grew_from:g}: better, start again"
         elif failed.window.grew_from is not None:
             why += f", the growth towards it began at step {failed.window.grew_from:g}"
+        if failed.failed_at_once(good) and not good.probed:
+            why += (
+                ". The step that failed began with these very weights: if it was not the batch, it fails again; "
+                "a probe tells (--probe), or take an earlier one"
+            )
     return [PlanStep(f"Start from {good.path}", why, commands=commands)]
 
 

@@ -190,9 +190,10 @@ class Log:
 
 
 def at(point: Point, counted: bool = True) -> str:
-    """ "step 1200" or "record 1200"."""
-    step = int(point.step) if float(point.step).is_integer() else point.step
-    return f"{'step' if counted else 'record'} {step}"
+    """ "step 1200"; "record 1200" of a log without steps; "epoch 2.03" of one that counts in parts of an epoch."""
+    whole = float(point.step).is_integer()
+    unit = "record" if not counted else "step" if whole else "epoch"
+    return f"{unit} {int(point.step) if whole else point.step}"
 
 
 def values(points: Sequence[Point]) -> list[float]:

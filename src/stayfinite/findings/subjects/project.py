@@ -138,6 +138,15 @@ class ProjectRun:
             return quiet[-1]
         return fit[0] if fit else None
 
+    def failed_at_once(self, saved: SavedState) -> bool:
+        """The first bad step began with the very weights that were saved."""
+        return (
+            self.window is not None
+            and self.window.counted
+            and saved.step is not None
+            and 0 < self.window.first - saved.step <= 1
+        )
+
     def saved_in_failure(self) -> list[SavedState]:
         """Those that look healthy and were written while the run was failing."""
         return [saved for saved in self.saved if saved.healthy and self.outside_failure(saved) is False]

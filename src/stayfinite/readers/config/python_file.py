@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from stayfinite.findings.subjects.config_file import Entry
+from stayfinite.readers.config.class_bases import inherited
 from stayfinite.readers.config.nodes import DEEPEST, Collected, UnreadableConfig
 
 
@@ -18,6 +19,13 @@ def read(text: str, file: str) -> Collected:
 
 
 def read_tree(tree: ast.Module, file: str) -> Collected:
+    found = _own(tree, file)
+    for entry in inherited(tree, file, found.entries, lambda other, path: _own(other, path).entries):
+        found.add(entry)
+    return found
+
+
+def _own(tree: ast.Module, file: str) -> Collected:
     found = Collected(file)
     _body(tree.body, (), found)
     return found

@@ -13,6 +13,11 @@ Blocks = Callable[[int, int | None], Iterator[tuple[int, "torch.Tensor"]]]
 """From a first row to a last one (None: to the end): (number of the first row, rows x values). Blocks are reused."""
 
 
+BLOCK = 1 << 20
+"""Bytes of a block of rows: it stays in the processor's second cache, between being read and being looked at. With
+4 MB the same work took a tenth more time on a processor with 1.25 MB of it for each core."""
+
+
 class UnreadableData(Exception):
     """A file that cannot be read as data; the text says what, where and what to do."""
 

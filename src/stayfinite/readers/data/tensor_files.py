@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.checkpoint import Unreadable, files, read_file
 from stayfinite.readers.checkpoint.contents import Composite, Opaque, TensorRef, row_major
-from stayfinite.readers.checkpoint.pieces import MOST_CHUNK, readable, row_loader, whole
-from stayfinite.readers.data.array import StoredArray, StoredData, UnreadableData
+from stayfinite.readers.checkpoint.pieces import readable, row_loader, whole
+from stayfinite.readers.data.array import BLOCK, StoredArray, StoredData, UnreadableData
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +44,8 @@ def read(path: str) -> StoredData:
         elif readable(ref.dtype) and ref.numel:
             data.arrays.append(_array(name, ref))
     if not data.arrays and not data.problems:
+        if any(readable(ref.dtype) for ref in found.values()):
+            raise UnreadableData(f"{path}: its arrays hold no values: {_without_values(found)}")
         raise UnreadableData(f"{path}: there is no array of numbers in this file")
     return data
 
@@ -73,6 +75,11 @@ def _walk(node: Any, name: str, found: dict[str, Any], data: StoredData, depth: 
             return
         for index, value in enumerate(node):
             _walk(value, f"{name}.{index}".lstrip("."), found, data, depth + 1)
+
+
+def _without_values(found: Mapping[str, TensorRef]) -> str:
+    shapes = [f"{name} is {' x '.join(str(size) for size in ref.shape)}" for name, ref in found.items()]
+    return ", ".join(shapes[:3]) + (f" and {len(shapes) - 3} more" if len(shapes) > 3 else "")
 
 
 def _array(name: str, ref: TensorRef) -> StoredArray:
@@ -108,7 +115,7 @@ def _dense(ref: TensorRef) -> bool:
 def _rows(ref: TensorRef, begin: int, end: int | None) -> Iterator[tuple[int, torch.Tensor]]:
     rows, width = ref.shape
     stop = rows if end is None else min(end, rows)
-    step = max(1, MOST_CHUNK // max(1, width * ref.item_size))
+    step = max(1, BLOCK // max(1, width * ref.item_size))
     at = begin
     if begin + step <= stop:
         next_block = row_loader(ref, step)

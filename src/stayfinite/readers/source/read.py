@@ -9,9 +9,10 @@ import warnings
 from pathlib import Path
 
 from stayfinite.findings.subjects.source_file import NamedConstant, SourceFile
+from stayfinite.readers.source.floors import floors_a_log
 from stayfinite.readers.source.index import Index, index, updates_only
 from stayfinite.readers.source.names import dotted, imports
-from stayfinite.readers.source.statements import Executor
+from stayfinite.readers.source.statements import NO_GRAD, Executor
 from stayfinite.readers.source.suppressions import suppressions
 from stayfinite.readers.source.training import constructed, function_facts
 from stayfinite.readers.source.vocabulary import EPS_NAME
@@ -80,6 +81,8 @@ def read_tree(tree: ast.Module, text: str, path: str) -> SourceFile:
         return source
     try:
         nodes = index(tree)
+        if _only_logs_to_torch(nodes):
+            return source
         source.constants = [] if updates_only(nodes.classes) else _constants(nodes)
         executor = Executor(lines, imports(nodes.imports))
         executor.follow(nodes, tests_finite="finite" in text or "isnan" in text)
@@ -91,6 +94,16 @@ def read_tree(tree: ast.Module, text: str, path: str) -> SourceFile:
         raise UnreadableSource(f"{path}: nested too deeply to be followed") from trouble
     source.uses_scaler = "GradScaler" in text or "scaler" in text.lower()
     return source
+
+
+def _only_logs_to_torch(nodes: Index) -> bool:
+    """All that is imported of torch is its writer of TensorBoard logs: the arrays are another library's."""
+    modules = [name for node in nodes.imports for name in _modules(node) if name.partition(".")[0] == "torch"]
+    return bool(modules) and all(name.startswith("torch.utils.tensorboard") for name in modules)
+
+
+def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
 
 
 def _called(tree: ast.Module) -> frozenset[str]:
@@ -111,13 +124,21 @@ def _constants(nodes: Index) -> list[NamedConstant]:
         if keyword.arg and isinstance(keyword.value, ast.Constant):
             _note(found, keyword.arg, keyword.value, "keyword")
     for function in nodes.functions:
+        if any(_ends_gradients(decorator) for decorator in function.decorator_list):
+            continue
         names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
         for name, default in zip(reversed(names), reversed(function.args.defaults), strict=False):
-            _note(found, name, default, "default")
+            if not floors_a_log(function, name):
+                _note(found, name, default, "default")
         for argument, given in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-            if given is not None:
+            if given is not None and not floors_a_log(function, argument.arg):
                 _note(found, argument.arg, given, "default")
     return found
+
+
+def _ends_gradients(decorator: ast.expr) -> bool:
+    name = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator) or ""
+    return name.rpartition(".")[2] in NO_GRAD
 
 
 def _note(found: list[NamedConstant], name: str, node: ast.expr, role: str) -> None:

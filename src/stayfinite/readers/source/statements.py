@@ -14,7 +14,7 @@ from stayfinite.readers.source.scope import UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.values import join
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_NO_GRAD = ("no_grad", "inference_mode")
+NO_GRAD = ("no_grad", "inference_mode")
 _CONVERSIONS = ("tensor", "as_tensor", "float", "int", "abs", "float32", "float64")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
@@ -313,7 +313,7 @@ class Executor(Caller):
         if name is None:
             return False
         full = resolve(name, self.imported) or name
-        return full.startswith("torch") and full.rpartition(".")[2] in _NO_GRAD
+        return full.startswith("torch") and full.rpartition(".")[2] in NO_GRAD
 
 
 def autocast_dtype(value: Value) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.config_file import ConfigFile
-from stayfinite.rules.config.phrases import EPOCHS, STEPS, at, shown
+from stayfinite.rules.config.phrases import EPOCHS, STEPS, at, place, shown
 
 BY_STEPS = ("save_steps", "checkpoint_every", "save_every", "checkpoint_interval", "save_interval", "ckpt_interval",
             "evaluate_every", "eval_steps", "eval_interval", "save_every_n_steps", "checkpointing_steps")  # fmt: skip
@@ -49,7 +49,7 @@ class CheckpointAfterTheEnd(Rule[ConfigFile]):
                     continue
                 if entry.number > total.number:
                     yield self.finding(
-                        f"{shown(entry)} is longer than the run, {shown(total)} (line {total.line})",
+                        f"{shown(entry)} is longer than the run, {shown(total)} ({place(total, entry)})",
                         fix="several checkpoints a run",
                         evidence={"interval": entry.number, "total": total.number},
                         **at(entry),

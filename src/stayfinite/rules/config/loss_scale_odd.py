@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
-from stayfinite.findings.subjects.config_file import ConfigFile
+from stayfinite.findings.subjects.config_file import ConfigFile, Entry
 from stayfinite.rules.config.phrases import at, shown
 
 
@@ -41,10 +41,15 @@ class LossScaleOdd(Rule[ConfigFile]):
     severity = Severity.WARNING
 
     def check(self, subject: ConfigFile) -> Iterator[Finding]:
+        for finding, entry in self._odd(subject):
+            if not _switched_off(subject, entry):
+                yield finding
+
+    def _odd(self, subject: ConfigFile) -> Iterator[tuple[Finding, Entry]]:
         least = subject.threshold("min-loss-scale", 1.0)
         for entry in subject.find("min_loss_scale", "min_scale", "minimum_loss_scale", "loss_scale_min"):
             if entry.number is not None and entry.number < least:
-                yield self.finding(
+                made = self.finding(
                     f"{shown(entry)} lets the scale collapse: below 1 gradients underflow, "
                     "at 0 the weights become NaN",
                     fix="a minimum of 1, and find what overflows in the forward",
@@ -52,22 +57,25 @@ class LossScaleOdd(Rule[ConfigFile]):
                     severity=Severity.ERROR,
                     **at(entry),
                 )
+                yield made, entry
         for entry in subject.find("init_scale", "initial_scale", "initial_loss_scale"):
             if entry.number is not None and not 1 <= entry.number <= 2**24:
-                yield self.finding(
+                made = self.finding(
                     f"{shown(entry)}: a start far from 65536 skips many steps or loses gradients",
                     fix="65536, torch's own default",
                     evidence={"value": entry.number},
                     **at(entry),
                 )
+                yield made, entry
         for entry in subject.find("initial_scale_power"):
             if entry.number is not None and not 0 <= entry.number <= 24:
-                yield self.finding(
+                made = self.finding(
                     f"{shown(entry)}: 2**{entry.number:g} as a start skips many steps",
                     fix="16, which is 65536",
                     evidence={"power": entry.number},
                     **at(entry),
                 )
+                yield made, entry
         for entry in subject.find("loss_scale"):
             if (
                 entry.number is not None
@@ -77,10 +85,20 @@ class LossScaleOdd(Rule[ConfigFile]):
                 any(word in entry.name.lower() for word in ("fp16", "amp", "scaler", "loss_scale"))
                 and entry.number > 1
             ):
-                yield self.finding(
+                made = self.finding(
                     f"{shown(entry)} is static: it does not follow the gradients",
                     fix='dynamic scaling (0 in DeepSpeed, "dynamic" elsewhere) from 65536',
                     evidence={"value": entry.number},
                     severity=Severity.INFO,
                     **at(entry),
                 )
+                yield made, entry
+
+
+def _switched_off(subject: ConfigFile, entry: Entry) -> bool:
+    """Nothing is scaled: the section says `enabled: false`, or leaves it open while bf16 is on."""
+    enabled = next((other for other in subject.find("enabled") if other.path[:-1] == entry.path[:-1]), None)
+    if enabled is None or enabled.flag is True:
+        return False
+    bfloat16 = subject.first("enabled", section="bf16") or subject.first("enabled", section="bfloat16")
+    return enabled.flag is False or (bfloat16 is not None and bfloat16.flag is True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.config_file import ConfigFile
-from stayfinite.rules.config.phrases import RATES, at, shown
+from stayfinite.rules.config.phrases import RATES, at, place, shown
 
 
 class MinRateAboveRate(Rule[ConfigFile]):
@@ -48,7 +48,7 @@ class MinRateAboveRate(Rule[ConfigFile]):
             if entry.number > rate.number:
                 yield self.finding(
                     f"{shown(entry)} is {entry.number / rate.number:.3g} times "
-                    f"{shown(rate)} (line {rate.line}): a factor, not a rate?",
+                    f"{shown(rate)} ({place(rate, entry)}): a factor, not a rate?",
                     fix="a rate below the rate, or a key that says what it is (min_lr_ratio)",
                     evidence={"min": entry.number, "rate": rate.number},
                     **at(entry),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.config_file import ConfigFile, Entry
-from stayfinite.rules.config.phrases import EPSILONS, at, shown
+from stayfinite.rules.config.phrases import EPSILONS, at, place, shown
 
 
 class MomentsKnownToSpike(Rule[ConfigFile]):
@@ -57,7 +57,7 @@ class MomentsKnownToSpike(Rule[ConfigFile]):
                 message = f"{shown(entry)}: beta2 remembers {1 / (1 - beta2):.0f} steps, known for spikes"
                 level = Severity.WARNING
             elif beta2 >= 0.999 and eps is not None and eps.number is not None and 0 < eps.number < 1e-10:
-                message = f"{shown(entry)} with {shown(eps)} (line {eps.line}): known for spikes"
+                message = f"{shown(entry)} with {shown(eps)} ({place(eps, entry)}): known for spikes"
                 level = Severity.WARNING
             else:
                 message, level = "", Severity.INFO

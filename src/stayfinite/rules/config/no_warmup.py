@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.config_file import ConfigFile
-from stayfinite.rules.config.phrases import RATES, at, optimizer_of, shown
+from stayfinite.rules.config.phrases import RATES, at, optimizer_of, place, shown
 
 
 class WarmupMissing(Rule[ConfigFile]):
@@ -51,7 +51,7 @@ class WarmupMissing(Rule[ConfigFile]):
             if others:
                 continue
             yield self.finding(
-                f"{shown(entry)} with {shown(rate)} (line {rate.line}) and {optimizer}: the "
+                f"{shown(entry)} with {shown(rate)} ({place(rate, entry)}) and {optimizer}: the "
                 "first steps have full size",
                 fix="warm up over a few hundred steps, or 1 % of the run",
                 evidence={"rate": rate.number, "optimizer": optimizer},

@@ -15,6 +15,8 @@ CLIPS = ("clip", "clip_norm", "grad_clip", "max_grad_norm", "gradient_clipping",
 EPSILONS = ("eps", "epsilon", "adam_epsilon", "adam_eps", "norm_eps", "layer_norm_eps", "rms_norm_eps",
             "layer_norm_epsilon", "batch_norm_eps", "optimizer_eps")  # fmt: skip
 
+_BUILT_BY_NAME = ("type", "name", "_target_", "class_path")
+
 
 def at(entry: Entry, *, value: bool = False) -> dict[str, Any]:
     """file, line and column of a finding; `value` points at the value instead of the key."""
@@ -25,6 +27,11 @@ def at(entry: Entry, *, value: bool = False) -> dict[str, Any]:
 def shown(entry: Entry) -> str:
     """optim.lr: 1e-5"""
     return f"{entry.name}: {entry.text or entry.value}"
+
+
+def place(other: Entry, entry: Entry) -> str:
+    """Where another entry stands, as a finding about `entry` says it: its line, with the file if that is another."""
+    return f"line {other.line}" if other.file == entry.file else f"{other.file}:{other.line}"
 
 
 def edit(entry: Entry, replacement: str) -> dict[str, Any]:
@@ -46,11 +53,11 @@ def edit(entry: Entry, replacement: str) -> dict[str, Any]:
 def optimizer_of(config: ConfigFile) -> str:
     """The optimizer in lower case: named, or shown by its own settings; empty where nothing says."""
     for entry in config.find(
-        "optimizer", "optim", "optimizer_type", "optimizer_name", "opt", "type", "name", "_target_"
+        "optimizer", "optim", "optimizer_type", "optimizer_name", "opt", *_BUILT_BY_NAME
     ):
         if isinstance(entry.value, str):
             text = entry.value.lower()
-            named = entry.word not in ("type", "name", "_target_") or "optim" in entry.name.lower()
+            named = entry.word not in _BUILT_BY_NAME or "optim" in entry.name.lower()
             if named and any(
                 known in text for known in ("adam", "sgd", "lion", "adafactor", "rmsprop", "lamb", "muon")
             ):

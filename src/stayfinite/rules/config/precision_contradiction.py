@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.precision import precision_settings
 from stayfinite.findings.subjects.config_file import ConfigFile, ConfigSet, Entry, KeyRead
-from stayfinite.rules.config.phrases import at, shown
+from stayfinite.rules.config.phrases import at, place, shown
 
 
 class PrecisionContradiction(Rule[ConfigSet]):
@@ -50,8 +50,8 @@ class PrecisionContradiction(Rule[ConfigSet]):
             if clash is not None:
                 first, second = clash
                 yield self.finding(
-                    f"{shown(second[1])} contradicts {shown(first[1])} (line "
-                    f"{first[1].line}): {second[0]} or {first[0]}?",
+                    f"{shown(second[1])} contradicts {shown(first[1])} ({place(first[1], second[1])}): "
+                    f"{second[0]} or {first[0]}?",
                     fix="keep one precision setting, print it at the start, and check what "
                     "autocast really uses",
                     evidence={"settings": [shown(entry) for _, entry in mine]},
@@ -83,7 +83,7 @@ class PrecisionContradiction(Rule[ConfigSet]):
         if reads.get(amp.word) and all(read.effective is False for read in reads[amp.word]):
             return  # nothing reads amp with these settings
         yield self.finding(
-            f"{shown(amp)}, {shown(off)} and {shown(named)} (line {named.line}) do not say "
+            f"{shown(amp)}, {shown(off)} and {shown(named)} ({place(named, amp)}) do not say "
             "one thing: autocast that is "
             "switched on by hand runs in float16, its default on a GPU, and nothing asks for a GradScaler",
             fix="one setting: bf16 with autocast(dtype=torch.bfloat16), or fp16 with a GradScaler",
@@ -93,9 +93,11 @@ class PrecisionContradiction(Rule[ConfigSet]):
 
 
 def _clash(said: list[tuple[str, Entry]]) -> tuple[tuple[str, Entry], tuple[str, Entry]] | None:
-    for place, second in enumerate(said):
-        for first in said[:place]:
-            if first[0] != second[0] and first[1].file == second[1].file and _same_level(first[1], second[1]):
+    for at_most, second in enumerate(said):
+        for first in said[:at_most]:
+            one_class = len(second[1].path) > 1 and first[1].path[:-1] == second[1].path[:-1]
+            together = first[1].file == second[1].file or one_class
+            if first[0] != second[0] and together and _same_level(first[1], second[1]):
                 return first, second
     return None
 
@@ -104,6 +106,8 @@ def _same_level(a: Entry, b: Entry) -> bool:
     """Not one in an alternative section (debug, accelerated) that takes the other's place."""
     if a.word == b.word == "enabled":  # fp16.enabled and bf16.enabled of one DeepSpeed file
         return a.path[:-2] == b.path[:-2]
+    if a.file.endswith(".py") and len(a.path) > 1 and len(b.path) > 1 and a.path[0] != b.path[0]:
+        return False  # two classes, or two dicts, of one module: presets to choose from
     return a.word != b.word or a.path[:-1] == b.path[:-1]
 
 

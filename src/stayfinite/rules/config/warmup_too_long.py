@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.config_file import ConfigFile
-from stayfinite.rules.config.phrases import EPOCHS, STEPS, at, shown
+from stayfinite.rules.config.phrases import EPOCHS, STEPS, at, place, shown
 
 
 class WarmupLongerThanRun(Rule[ConfigFile]):
@@ -62,14 +62,14 @@ class WarmupLongerThanRun(Rule[ConfigFile]):
                     continue
                 if warmup >= total.number:
                     yield self.finding(
-                        f"{shown(entry)} is not shorter than the run, {shown(total)} (line {total.line})",
+                        f"{shown(entry)} is not shorter than the run, {shown(total)} ({place(total, entry)})",
                         fix="1 to 10 % of the run, in the same unit",
                         evidence={"warmup": warmup, "total": total.number},
                         **at(entry),
                     )
                 elif warmup > 0.5 * total.number:
                     yield self.finding(
-                        f"{shown(entry)} takes more than half of the run, {shown(total)} (line {total.line})",
+                        f"{shown(entry)} takes more than half of the run, {shown(total)} ({place(total, entry)})",
                         fix="1 to 10 % of the run, in the same unit",
                         evidence={"warmup": warmup, "total": total.number},
                         severity=Severity.WARNING,

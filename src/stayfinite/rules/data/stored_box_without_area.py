@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.data_set import DataSet
+from stayfinite.rules.evidence import counted
 
 
 class StoredBoxWithoutArea(Rule[DataSet]):
@@ -39,8 +40,8 @@ class StoredBoxWithoutArea(Rule[DataSet]):
     def check(self, subject: DataSet) -> Iterator[Finding]:
         for boxes in subject.boxes:
             yield self.finding(
-                f"{boxes.array}: boxes without area in {boxes.bad.count} samples ({boxes.total} boxes, read as "
-                f"{boxes.layout}): {subject.named(boxes.bad)}",
+                f"{boxes.array}: boxes without area in {counted(boxes.bad.count, 'sample')} ({boxes.total} boxes, "
+                f"read as {boxes.layout}): {subject.named(boxes.bad)}",
                 fix="drop boxes whose width or height is not positive where annotations are read",
                 evidence={
                     "array": boxes.array,

@@ -58,7 +58,7 @@ class DivisionByEmptyCount(Rule[SourceFile]):
             ):
                 continue
             made = divisor.made_by("sum", "count_nonzero", "bincount", "histc", depth=3)
-            if made is None:
+            if made is None or _of_those_counted(subject, operation.text, made):
                 continue
             if divisor.has("named"):
                 names = " ".join(made.names).lower()
@@ -80,6 +80,15 @@ def _sentence(divisor: Value, made: Operation) -> str:
             f"the divisor is 0 for some value of {count}, on which it rests: the quotient is NaN or infinite"
         )
     return f"{count} can be 0, and it is the divisor: a mean over nothing is NaN"
+
+
+def _of_those_counted(subject: SourceFile, text: str, counting: Operation) -> bool:
+    """`1 / counts[ids]` where counts is `bincount(ids)`: what was counted is there once at least."""
+    taken = re.search(r"/\s*[\w.]+\[(.+)\]$", text)
+    if taken is None or counting.name != "bincount":
+        return False
+    line = subject.text.splitlines()[counting.line - 1]
+    return re.search(rf"bincount\({re.escape(taken.group(1))}[,)]", line) is not None
 
 
 def _masked_sum(text: str, divisor: str) -> bool:

@@ -63,7 +63,7 @@ class LogCanReachZero(Rule[SourceFile]):
                 continue
             if not value.known or value.kind in ("number", "mask") or just_made(value):
                 continue
-            if _better_told_elsewhere(operation) or _nothing_shows_it(value):
+            if _better_told_elsewhere(operation) or _nothing_shows_it(value) or _made_to_be_masked(value):
                 continue
             edge = -1.0 if operation.name == "log1p" else 0.0
             reached = value.reaches(edge) or value.below(edge)
@@ -87,6 +87,16 @@ def _nothing_shows_it(value: Value) -> bool:
     if value.low == -math.inf:
         return not value.traits & {"network", "noise"}
     return value.has("square") and value.high == math.inf and value.made_by("sum", "mean", depth=4) is None
+
+
+def _made_to_be_masked(value: Value) -> bool:
+    """A triangle of ones: its logarithm, 0 and minus infinity, is the additive mask that is wanted."""
+    triangle = value.made is not None and value.made.name in ("tril", "triu")
+    return triangle and value.grad is not True and (value.low, value.high) == (0.0, 1.0) and _filled(value)
+
+
+def _filled(value: Value) -> bool:
+    return value.made_by("ones", "ones_like", "new_ones", "full", "full_like", depth=4) is not None
 
 
 def _without_eps(operation: Operation) -> bool:
