@@ -112,7 +112,14 @@ def test_the_remedy_is_proved_and_the_training_is_as_it_was(tmp_path: Path) -> N
     assert incident.findings[0].proof is not None and incident.findings[0].proof.remedy == "log-space"
     verdicts = {one.remedy: one.verdict for one in incident.tried}
     assert verdicts["log-floor"] == "no gradient"
+    assert verdicts["dropped-samples"] == "no gradient"  # log-space lets them learn
     assert incident.patch is not None and "torch.log_softmax(inside, -1)" in incident.patch
+
+
+def test_a_sample_that_is_bad_data_may_be_left_out(tmp_path: Path) -> None:
+    incident, _ = failed(tmp_path, 2, squared, bad_sample)
+    assert incident.blame == "data"
+    assert {one.remedy: one.verdict for one in incident.tried}["dropped-samples"] == "proved"
 
 
 def test_nothing_is_tried_when_it_is_off(tmp_path: Path) -> None:

@@ -27,12 +27,15 @@ from stayfinite.guarding.sample_calls import batch_size, spread, with_samples
 from stayfinite.guarding.trajectory import Trajectory
 from stayfinite.guarding.trial_replay import TrialReplay
 from stayfinite.prove.blame import Replays, blame
+from stayfinite.prove.comparison import NO_GRADIENT
 from stayfinite.prove.counterfactual import Counterfactual
 from stayfinite.prove.expression import ExpressionRecord
+from stayfinite.prove.judgement import has_smooth_form
 from stayfinite.prove.live_code import NotInMemory, swapped
 from stayfinite.prove.minimise import Samples
 from stayfinite.prove.trial import Plan, TrialResult
 from stayfinite.recover.recovery import Recovery
+from stayfinite.remedies.remedy import Case
 from stayfinite.sandbox.fork import forked, obstacle
 from stayfinite.watch.watcher import Call, Window
 
@@ -74,7 +77,7 @@ class StepProof:
             incident.proof_remark = f"no remedy was tried: {reason}"
             return
         end = time.monotonic() + self.seconds
-        report = ProofReport()
+        report, case = ProofReport(), None
         places = self._blame()
         if places is not None:
             report.blame = blame(places)
@@ -86,10 +89,10 @@ class StepProof:
             tried = Counterfactual(
                 self._trial, max(1.0, end_of_trials - time.monotonic()), self.say, past=False
             )
-            report = replace(tried.report(), blame=report.blame)
-            if report.blame in ("state", "both") and tried.case is not None and self._by_size():
+            report, case = replace(tried.report(), blame=report.blame), tried.case
+            if report.blame in ("state", "both") and case is not None and self._by_size():
                 self._try_rates(report, tried, places, end)
-        self._add_samples(report, culprits)
+        self._add_samples(report, culprits, case)
         if report.proved is not None and report.remark.startswith("nothing proved"):
             report.remark = ""
         if culprits is not None and incident.birth is not None:
@@ -166,20 +169,29 @@ class StepProof:
         )
         report.tried.sort(key=lambda one: (one.control, not one.proved, one.remedy != "rolled-back"))
 
-    def _add_samples(self, report: ProofReport, culprits: tuple[list[int], bool] | None) -> None:
-        """Leaving the failing samples out."""
+    def _add_samples(
+        self, report: ProofReport, culprits: tuple[list[int], bool] | None, case: Case | None
+    ) -> None:
+        """Leaving the failing samples out: no cure for those that could be learnt from."""
         if culprits is None or report.blame not in ("data", "both"):
             return
         samples, rest_is_finite = culprits
         named = ", ".join(map(str, samples[:8]))
+        one_learns = any(one.proved and one.gradient for one in report.tried)
+        if not rest_is_finite:
+            verdict, reason = "failed", "the rest of the batch fails, too"
+        elif one_learns or (case is not None and has_smooth_form(case)):
+            verdict, reason = NO_GRADIENT
+        else:
+            verdict, reason = "proved", ""
         report.tried.append(
             Tried(
                 "dropped-samples",
                 f"leave sample {named} out of the batch"
                 if len(samples) == 1
                 else f"leave samples {named} out",
-                "proved" if rest_is_finite else "failed",
-                "" if rest_is_finite else "the rest of the batch fails, too",
+                verdict,
+                reason,
                 distortion=None,
             )
         )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from stayfinite.prove.attempted import Attempted
 from stayfinite.prove.judgement import has_smooth_form, leaves_the_update
 from stayfinite.remedies.measured_rate import MeasuredRate
 from stayfinite.remedies.remedy import Case
+
+NO_GRADIENT: Final = ("no gradient", "finite, but the failing sample gets no gradient any more")
+"""The verdict on what takes the failing sample out of the training where that need not be, and why."""
 
 
 def compare(done: Sequence[Attempted], case: Case) -> None:
@@ -25,11 +29,8 @@ def _judge_gradients(done: Sequence[Attempted], case: Case) -> None:
     for one in done:
         cut = smooth and any(remedy.cuts_off for remedy in one.remedies) and not one.learns
         if one.tried.proved and not one.tried.control and (cut or (one_learns and one.learns is False)):
-            one.tried = replace(
-                one.tried,
-                verdict="no gradient",
-                reason="finite, but the failing sample gets no gradient any more",
-            )
+            verdict, reason = NO_GRADIENT
+            one.tried = replace(one.tried, verdict=verdict, reason=reason)
 
 
 def _judge_updates(done: Sequence[Attempted], case: Case) -> None:
