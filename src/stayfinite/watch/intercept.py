@@ -35,17 +35,20 @@ class LoopListener(Protocol):
 
 def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: Any) -> Listening:
     """Call the listener for everything the loop does until this is stopped."""
-    depth = threading.local()
+    inside: set[int] = (
+        set()
+    )  # threads; a `threading.local` in garbage makes Python 3.11 hang (hooks/updates.py)
 
     def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(depth, "inside", False):  # reentrant checkpointing: a pass within a pass, on activations
+        thread = threading.get_ident()
+        if thread in inside:  # reentrant checkpointing: a pass within a pass, on activations
             return original(tensors, *args, **kwargs)
-        depth.inside = True
+        inside.add(thread)
         try:
             before = listener.before_backward()
             result = original(tensors, *args, **kwargs)
         finally:
-            depth.inside = False
+            inside.discard(thread)
         listener.saw_backward(roots_of(tensors), before)
         return result
 
