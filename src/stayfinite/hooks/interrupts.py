@@ -36,9 +36,7 @@ class _HeldSignals:
         """Handle the first that came, as it would have been handled."""
         try:
             self._put_back()
-        except (
-            BaseException
-        ):  # one that comes now is handled at once: before the others have their handlers back
+        except BaseException:  # a signal that comes now is handled at once, before the others are put back
             self._put_back()
             raise
         came, self._came = self._came, []
@@ -84,9 +82,8 @@ def interrupts_pass() -> Iterator[None]:
         held.let_go()
         yield
     except BaseException:
-        torch._C._set_grad_enabled(
-            gradients_are_on
-        )  # Ctrl-C at the very begin of the exit of a `no_grad` leaves them off
+        # Ctrl-C at the very begin of the exit of a `no_grad` leaves them off.
+        torch._C._set_grad_enabled(gradients_are_on)
         raise
     finally:
         _held = held
