@@ -13,7 +13,7 @@ from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings import Incident
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import FURTHER, MOST_STEPS, PastSteps
-from stayfinite.guarding.trajectory import Course, stays_past
+from stayfinite.guarding.trajectory import Course, passes_again
 from stayfinite.sandbox.fork import obstacle
 from stayfinite.watch.watcher import Call, Window
 
@@ -45,14 +45,15 @@ def first_failure(
     loss: Callable[[nn.Module, Tensor], Tensor],
     rate: float,
     clip: float | None = None,
+    uneven: float = 0.0,
 ) -> tuple[Incident, bool]:
-    """Train until a step is refused; whether the proof has left everything as it was."""
+    """Train until a step is refused; whether the proof has left everything as it was. `uneven`: batches vary."""
     optimizer = torch.optim.SGD(model.parameters(), rate)
     policy = Policy(foresee="warn")  # else a failure that was foretold goes back, and the weights with it
     guard = Guard(model, optimizer, run_dir=folder, quiet=True, clip_norm=clip, policy=policy)
     torch.manual_seed(1)
     for _ in range(100):
-        batch = torch.randn(16, 8)
+        batch = torch.randn(16, 8) * (1 + uneven * torch.rand(1))
         before = [p.detach().clone() for p in model.parameters()]
         drawn = torch.get_rng_state()
         result = guard.step(loss, model, batch)
@@ -78,6 +79,22 @@ def test_growth_is_bounded_and_a_wider_dtype_postpones(
     assert tried["clipping"].verdict == "failed" and "not finite either" in tried["clipping"].reason
     for wider in ("autocast-off", "autocast-bfloat16"):
         assert tried[wider].verdict == "postpones" and "outputs grow on" in tried[wider].reason
+
+
+@needs_fork
+def test_a_wider_dtype_postpones_where_the_batch_has_a_part_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state has grown so far that the larger batches fail and others do not yet."""
+    monkeypatch.delenv("STAYFINITE_PROVE", raising=False)
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Block() for _ in range(8)], nn.Linear(8, 1))
+    incident, same = first_failure(tmp_path, model, outwards, 0.1, clip=1.0, uneven=2.0)
+    assert same and incident.blame == "both"
+    tried = {one.remedy: one for one in incident.tried}
+    assert incident.tried[0].remedy == "bounded-growth" and incident.tried[0].steps == 20
+    for wider in ("autocast-off", "autocast-bfloat16"):
+        assert tried[wider].verdict == "postpones", tried[wider]
 
 
 @needs_fork
@@ -232,11 +249,9 @@ def test_late_binding_is_noticed() -> None:
     assert past.newest is not None
 
 
-def test_outputs_that_stay_past_a_limit_are_counted() -> None:
-    settled = Course(
-        made=5, sizes=(9e4, 6e4, 5e4, 6e4, 7e4)
-    )  # the failing batch was the only large one but one
-    beyond = Course(made=5, sizes=(9e4, 7e4, 6e4, 8e4, 5e4))
-    assert stays_past(settled, 65504.0) is None
-    assert stays_past(beyond, 65504.0) == 2
-    assert stays_past(Course(made=1, sizes=(9e4,)), 65504.0) is None  # nothing came after it
+def test_steps_that_pass_a_limit_again_are_counted() -> None:
+    alone = Course(made=4, sizes=(9e4, 6e4, 5e4, 6e4))  # the failing batch was the only large one
+    again = Course(made=4, sizes=(9e4, 6e4, 7e4, 8e4))
+    assert passes_again(alone, 65504.0) is None
+    assert passes_again(again, 65504.0) == 2
+    assert passes_again(Course(made=1, sizes=(9e4,)), 65504.0) is None  # nothing came after it

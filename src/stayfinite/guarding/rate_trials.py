@@ -10,7 +10,7 @@ from dataclasses import replace
 from stayfinite.findings.mechanism.operands import LARGEST
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.guarding.past_steps import FURTHER
-from stayfinite.guarding.trajectory import Course, Trajectory, stays_past, still_grows
+from stayfinite.guarding.trajectory import Course, Trajectory, passes_again, still_grows
 from stayfinite.prove.attempted import Attempted
 from stayfinite.remedies.remedy import Case, Remedy, prescriptions
 
@@ -26,7 +26,7 @@ class RateTrials:
     def added_to(self, report: ProofReport, attempted: Mapping[str, Attempted]) -> list[Tried]:
         """What was tried, with going back, a lower rate, warm-up, clipping, bounded growth: those that fit the birth.
 
-        Where the state is to blame these come first, and it is asked of a wider dtype whether it lasts.
+        Where the state is to blame these come first. It is asked of a wider dtype whether it lasts.
         """
         steps = self._trajectory.steps
         self._say(f"making the last {steps} steps again, from the last good copy")
@@ -39,13 +39,10 @@ class RateTrials:
         self._one = null.seconds / max(1, null.made + 1)
         of_state = report.blame == "state"
         found = self._courses(self._fitting(over_steps=True), null)
-        by_growth = any(one.proved for one in found)
+        by_growth = self._blocks() is not None and any(one.proved for one in found)
         found += self._courses((None,), null)
-        known = (
-            [self._ahead(one, attempted, by_growth=by_growth) for one in report.tried]
-            if of_state
-            else report.tried
-        )
+        sick = of_state or by_growth
+        known = [self._ahead(one, attempted, by_growth=by_growth, sick=sick) for one in report.tried]
         found += self._courses(self._fitting(over_steps=False), null)
         found.sort(key=lambda one: (not one.proved, one.popular, one.remedy != "bounded-growth"))
         return [*found, *known] if of_state else [*known, *found]
@@ -85,10 +82,10 @@ class RateTrials:
         found = [one for one in fitting if one.over_steps] if over_steps else of_updates
         return sorted(found, key=lambda one: (one.rank, one.name))
 
-    def _ahead(self, one: Tried, attempted: Mapping[str, Attempted], *, by_growth: bool) -> Tried:
-        """A wider dtype for what has grown: is it finite in the next steps too, and has the growth ended?
+    def _ahead(self, one: Tried, attempted: Mapping[str, Attempted], *, by_growth: bool, sick: bool) -> Tried:
+        """A wider dtype: is it finite in the next steps too, and, where the state is `sick`, has the growth ended?
 
-        `by_growth`: what bounds the growth from block to block, and nothing else, makes the same steps finite.
+        `by_growth`: repeated blocks enlarge, and what bounds that, and nothing else, makes the same steps finite.
         """
         known = attempted.get(one.remedy)
         if known is None or not any(remedy.only_wider for remedy in known.remedies):
@@ -97,40 +94,52 @@ class RateTrials:
             return one
         self._say(f"looking {FURTHER} steps ahead with {one.remedy}")
         course = self._trajectory.from_here(self._left(), known.remedies, known.texts)
+        if course.error and not sick:
+            return one
         if course.error:
             why = "finite now; there was no time to see whether it lasts, with a state that has grown"
             return replace(one, verdict="unclear", reason=why)
         steps = max(0, course.made - 1)
-        later = _postponed(course) or (self._lives_on(course) if by_growth else None)
+        later = _fails_later(course) or (_grows_on(course) if sick else None)
+        if by_growth:
+            later = later or self._lives_on(course)
         if later is None:
             return replace(one, steps=steps)
         return replace(one, verdict="postpones", reason=later, steps=steps)
 
     def _lives_on(self, course: Course) -> str | None:
-        """Outputs stay where the narrower dtype cannot hold them: more room, and the growth as it was."""
-        dtype, growth = self._case.birth.dtype, self._case.step.growth
+        """Outputs go again where the narrower dtype cannot hold them: more room, and the growth as it was."""
+        dtype = self._case.birth.dtype
         limit = LARGEST.get(dtype, math.inf)
-        past = stays_past(course, limit)
+        past = passes_again(course, limit)
         if past is None:
             return None
-        blocks = growth.repeated() if growth is not None else None
-        each = (
-            f"each of {blocks[1]} `{blocks[0]}` still enlarges {blocks[2]:.2g} times, and " if blocks else ""
-        )
+        blocks = self._blocks()
+        assert blocks is not None
+        each = f"each of {blocks[1]} `{blocks[0]}` still enlarges {blocks[2]:.2g} times"
         return (
-            f"finite now, but {each}outputs pass {limit:g}, where {dtype} ends, in {past} of the next "
+            f"finite now, but {each}, and outputs pass {limit:g}, where {dtype} ends, in {past} of the next "
             f"{len(course.sizes) - 1} steps: it postpones, more room for the same growth"
         )
+
+    def _blocks(self) -> tuple[str, int, float] | None:
+        """Blocks that enlarge one after the other: their class, how many, how many times each."""
+        growth = self._case.step.growth
+        return growth.blocks if growth is not None else None
 
     def _left(self) -> float:
         return max(1.0, self._end - time.monotonic())
 
 
-def _postponed(course: Course) -> str | None:
-    if course.failed_at is not None:
-        later = "at the next step" if course.failed_at == 1 else f"{course.failed_at} steps later"
-        return f"finite now, not finite {later}: it postpones, the state goes on growing"
+def _fails_later(course: Course) -> str | None:
+    if course.failed_at is None:
+        return None
+    later = "at the next step" if course.failed_at == 1 else f"{course.failed_at} steps later"
+    return f"finite now, not finite {later}: it postpones, the state goes on growing"
+
+
+def _grows_on(course: Course) -> str | None:
     grown = still_grows(course)
-    if grown is not None:
-        return f"finite now, but outputs grow on from {grown[0]:.2g} to {grown[1]:.2g} in the next steps: it postpones"
-    return None
+    if grown is None:
+        return None
+    return f"finite now, but outputs grow on from {grown[0]:.2g} to {grown[1]:.2g} in the next steps: it postpones"

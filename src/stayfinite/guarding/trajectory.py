@@ -282,11 +282,9 @@ def largest_output() -> Iterator[list[float]]:
         handle.remove()
 
 
-def stays_past(course: Course, limit: float) -> int | None:
-    """In how many of the steps after the failing one outputs passed this limit; None if in few of them."""
-    after = course.sizes[1:]
-    past = sum(size > limit for size in after)
-    return past if after and past * 2 >= len(after) else None
+def passes_again(course: Course, limit: float) -> int | None:
+    """In how many of the steps after the failing one, on other batches, outputs passed this limit; None if in none."""
+    return sum(size > limit for size in course.sizes[1:]) or None
 
 
 def still_grows(course: Course) -> tuple[float, float] | None:

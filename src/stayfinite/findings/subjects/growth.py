@@ -30,6 +30,10 @@ class LineGain:
     modules: int  # in how many modules it ran
 
 
+_EACH, _IN_ALL, _MODULES = 1.3, 10.0, 3
+_AT_BIRTH = 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class Growth:
     """The largest values, followed back from the birth to the input of the model."""
@@ -39,7 +43,25 @@ class Growth:
     birth_line: LineGain | None = None  # the line of the birth, wherever else in the forward pass it ran
     by_time: tuple[tuple[int, float], ...] = ()  # step, largest output that was sampled
 
-    def repeated(self, least: int = 3) -> tuple[str, int, float] | None:
+    @property
+    def at_birth(self) -> LineGain | None:
+        """The line of the birth, if it enlarges in several modules, and more than repeated blocks do."""
+        own, blocks = self.birth_line, self._enlarging_blocks()
+        least = max(_AT_BIRTH, blocks[2] if blocks is not None else 0.0)
+        return own if own is not None and own.modules >= _MODULES and own.gain >= least else None
+
+    @property
+    def blocks(self) -> tuple[str, int, float] | None:
+        """Blocks that enlarge one after the other: their class, how many, the gain of each; None if it is the line."""
+        return self._enlarging_blocks() if self.at_birth is None else None
+
+    def _enlarging_blocks(self) -> tuple[str, int, float] | None:
+        found = self.repeated()
+        if found is None or found[2] < _EACH or found[1] * math.log(found[2]) < math.log(_IN_ALL):
+            return None
+        return found
+
+    def repeated(self, least: int = _MODULES) -> tuple[str, int, float] | None:
         """The kind of module that is met most often on the way: its class, how often, and the gain of each."""
         kinds: dict[str, list[float]] = {}
         for step in self.by_depth:

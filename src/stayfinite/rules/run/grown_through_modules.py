@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.growth import Growth, LineGain
+from stayfinite.findings.subjects.growth import LineGain
 from stayfinite.findings.update_size import largest_update
 from stayfinite.rules.evidence import told
-
-_EACH, _IN_ALL, _MODULES = 1.3, 10.0, 3
-_AT_BIRTH = 4.0
 
 
 class GrownThroughModules(Rule[FailedStep]):
@@ -59,13 +56,12 @@ class GrownThroughModules(Rule[FailedStep]):
             return  # no training made it grow: the form of the code is the nearer explanation
         if largest_update(subject) is not None:
             return  # one update made these gains: the learning rate is the nearer explanation
-        by, lines = _by_blocks(growth), growth.lines
-        own, repeated = growth.birth_line, growth.repeated(_MODULES)
-        strongest = repeated[2] if by and repeated is not None else 0.0
-        if own is not None and own.modules >= _MODULES and own.gain >= max(_AT_BIRTH, strongest):
+        if (own := growth.at_birth) is not None:
             by = f"its line enlarges what it is given {own.gain:.3g} times in each of {own.modules} modules"
-            lines = (own,)
-        if not by:
+            lines: tuple[LineGain, ...] = (own,)
+        elif (blocks := growth.blocks) is not None:
+            by, lines = f"x {blocks[2]:.3g} in each of {blocks[1]} `{blocks[0]}`", growth.lines
+        else:
             return
         birth, shown = first.birth, told(first)
         largest = max((o.absmax for o in birth.operands if o.absmax is not None), default=math.nan)
@@ -80,16 +76,6 @@ class GrownThroughModules(Rule[FailedStep]):
             line=shown["line"],
             depth=Depth.UPSTREAM,
         )
-
-
-def _by_blocks(growth: Growth) -> str:
-    found = growth.repeated(_MODULES)
-    if found is None:
-        return ""
-    kind, count, gain = found
-    if gain < _EACH or count * math.log(gain) < math.log(_IN_ALL):
-        return ""
-    return f"x {gain:.3g} in each of {count} `{kind}`"
 
 
 def _where(lines: tuple[LineGain, ...]) -> str:
