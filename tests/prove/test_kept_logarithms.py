@@ -1,5 +1,6 @@
 """Logarithms that are kept along the values: whatever they pass, the same numbers, and none that overflows."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -92,6 +93,18 @@ def test_what_is_written_into_is_not_what_was_known() -> None:
         torch.testing.assert_close(torch.log(e)[0], torch.tensor(7.0).log())
         e = torch.exp(x).clamp_(max=0.5)
         assert bool((torch.log(e) <= -0.69).all())
+        e = torch.exp(x)
+        e[1:].zero_()  # through a view
+        assert bool((torch.log(e)[1:] == -math.inf).all())
+        p = torch.sigmoid(x)
+        p.view(3).fill_(0.25)
+        torch.testing.assert_close(torch.log(1 - p), torch.full((3,), math.log(0.75)))
+        e = torch.exp(x)
+        part = e[:2]
+        e.fill_(1.0)
+        assert torch.equal(torch.log(part), torch.zeros(2))
+        with torch.inference_mode():
+            torch.testing.assert_close(torch.log(torch.exp(x)), x)
 
 
 def test_nothing_else_is_touched() -> None:

@@ -36,13 +36,31 @@ _REMADE: Final = ("div", "mul", "matmul")
 _WRITING: Final = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"})
 
 
+class _OfUnwritten:
+    """A tensor for each tensor, forgotten when somebody writes into it, through whichever view."""
+
+    def __init__(self) -> None:
+        self._kept: Any = WeakIdKeyDictionary()
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor in self._kept and self._kept[tensor][1] == tensor._version
+
+    def __getitem__(self, tensor: Tensor) -> Tensor:
+        kept: Tensor = self._kept[tensor][0]
+        return kept
+
+    def __setitem__(self, tensor: Tensor, kept: Tensor) -> None:
+        if not tensor.is_inference():  # nobody counts the writes into those
+            self._kept[tensor] = kept, tensor._version
+
+
 class KeptLogarithms(TorchFunctionMode):
     """The logarithms of tensors, and of 1 minus them, as far as they are known."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._logs: Any = WeakIdKeyDictionary()
-        self._of_rest: Any = WeakIdKeyDictionary()  # log(1 - p)
+        self._logs = _OfUnwritten()
+        self._of_rest = _OfUnwritten()  # log(1 - p)
         self._forms: dict[str, Callable[..., Tensor | None]] = {
             "exp": _exponent, "sigmoid": _of_sigmoid, "softmax": _of_softmax,
             "mul": self._product, "add": self._sum_of_two, "sub": self._difference, "div": self._quotient,
@@ -70,9 +88,6 @@ class KeptLogarithms(TorchFunctionMode):
             result = torch.exp(
                 known
             )  # Inf / Inf, 0 / 0 and 0 * Inf, of which the logarithms say what is meant
-        if writes and isinstance(first, Tensor):
-            self._logs.pop(first, None)
-            self._of_rest.pop(first, None)
         if isinstance(result, Tensor) and result.is_floating_point():
             if known is not None and known.shape == result.shape:
                 self._logs[result] = known
