@@ -112,3 +112,26 @@ def test_nothing_else_is_touched() -> None:
     with KeptLogarithms():
         assert torch.equal(torch.log(x.abs()), torch.log(x.abs()).clone())
         assert torch.equal(torch.exp(x) * x, torch.exp(x).mul(x)) and torch.equal(x / 2, x * 0.5)
+
+
+def test_a_gradient_that_only_passes_tiny_numbers_goes_back_through_logarithms() -> None:
+    """Scalings of 1e33 whose products are ordinary numbers: finite, and so must be what is learnt from them."""
+    cost = torch.rand(8, 8, dtype=torch.float64) * 4
+    cost[:, 0] += 3.0  # its sum of exponentials is about 1e-30
+
+    def plan(cost: Tensor) -> Tensor:
+        kernel = torch.exp(-cost / 0.05)
+        left = torch.ones(8, dtype=cost.dtype)
+        for _ in range(10):
+            right = 0.125 / (kernel.T @ left)
+            left = 0.125 / (kernel @ right)
+        return (left[:, None] * kernel * right[None, :] * cost).sum()
+
+    exact = cost.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(plan(exact), exact)
+    narrow = cost.float().requires_grad_()
+    (plain,) = torch.autograd.grad(plan(narrow), narrow)
+    assert not bool(plain.isfinite().all())
+    with KeptLogarithms(also_finite=True):
+        (found,) = torch.autograd.grad(plan(narrow), narrow)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-4)

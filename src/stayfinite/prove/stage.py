@@ -16,7 +16,7 @@ from stayfinite.findings.mechanism.kind import Judged, Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.prove.expression import looked_at
 from stayfinite.prove.trial import TrialResult
-from stayfinite.remedies.floors import largest_exponent
+from stayfinite.remedies.floors import largest_exponent, rounding_of_difference
 from stayfinite.remedies.remedy import Case, Prescription, Remedy, case_of
 from stayfinite.remedies.source import Edit, edited
 
@@ -103,13 +103,16 @@ def failing_part(value: Tensor, case: Case) -> Tensor | None:
 
 def brink_part(value: Tensor, case: Case) -> Tensor | None:
     """Beside the logarithm of 0, that of numbers which have begun to be rounded to 0: in no healthy batch is one.
-    Beside an exponential that is Inf, those that are 0, and quotients of them: no exponential is, unless rounded."""
+    Beside an exponential that is Inf, those that are 0, and quotients of them: no exponential is, unless rounded.
+    Beside a difference that rounding has made negative, those that are as small: they are rounding, too."""
     if not value.is_floating_point():
         return None
     if case.kind in _OF_EXPONENTIALS and not bool(torch.isfinite(value).all()):
         near = value == 0
     elif case.kind is Kind.LOG_OF_ZERO:
         near = value < math.log(torch.finfo(value.dtype).tiny)
+    elif case.kind is Kind.ROOT_OF_NEGATIVE and case.operand is not None and bool((value < 0).any()):
+        near = value.abs() <= rounding_of_difference(case.operand)
     else:
         return None
     return near if bool(near.any()) else None

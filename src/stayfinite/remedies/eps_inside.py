@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.remedies.floors import under_root
+from stayfinite.remedies.floors import rounding_of_difference, under_root
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, with_argument
 
@@ -28,6 +28,8 @@ class EpsInside(Remedy):
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
         assert site is not None
+        if case.kind is Kind.ROOT_OF_NEGATIVE and not _by_rounding(case):
+            return []  # no cure, and no control either: it would hide any negative number
         eps = under_root(case)
         found: list[Edit] = []
         for node in site.here():
@@ -42,7 +44,7 @@ def _by_rounding(case: Case) -> bool:
     operand = case.operand
     if operand is None or operand.summary.min is None or not operand.absmax:
         return False
-    return operand.summary.min > -1e-5 * max(1.0, operand.absmax)
+    return operand.summary.min > -max(1e-5 * max(1.0, operand.absmax), rounding_of_difference(operand))
 
 
 def _with_eps(node: ast.expr, site: SourceSite, eps: str) -> str | None:

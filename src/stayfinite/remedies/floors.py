@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.remedies.remedy import Case
 
 _ROOT = {"float64": "1e-24", "float32": "1e-12", "bfloat16": "1e-12", "float16": "1e-4"}
@@ -11,7 +12,17 @@ _SMALLEST = {"float64": "1e-300", "float32": "1e-30", "bfloat16": "1e-30", "floa
 
 _NEXT_TO_ONE = {"float64": "1.2e-16", "float32": "6e-8", "bfloat16": "4e-3", "float16": "5e-4"}
 _NORMAL = {"float64": "2.3e-308", "float32": "1.2e-38", "bfloat16": "1.2e-38", "float16": "6.2e-5"}
+_ROUNDING = {"float64": 2.3e-16, "float32": 1.2e-7, "bfloat16": 7.9e-3, "float16": 9.8e-4}
 _EXPONENT = {"float64": "300", "float32": "40", "bfloat16": "40", "float16": "10"}
+
+
+def rounding_of_difference(operand: Operand) -> float:
+    """How far off a difference may be: of two numbers of 1e6 about 0.1 in float32. 0 if it is no difference."""
+    difference = operand.made_by("sub", within=2)
+    if difference is None:
+        return 0.0
+    before = [p.absmax or 0.0 for p in operand.producers if p.distance == difference.distance + 1]
+    return 4 * _ROUNDING.get(operand.dtype, 0.0) * max(before, default=0.0)
 
 
 def largest_exponent(dtype: str) -> str:

@@ -63,15 +63,34 @@ def _may_select(values: ast.expr | None) -> bool:
 
 
 def _mean_of_all(node: ast.Call, site: SourceSite, number: int) -> str | None:
-    """x.mean() or torch.mean(x), without a dim. What is no name is given one at its place: it is computed once."""
+    """x.mean() or torch.mean(x), over all or over one dim. What is no name gets one there: it is computed once."""
     values = argument(node, site)
-    if values is None or node.keywords or len(node.args) != (0 if is_method(node, site) else 1):
+    given = _dim(node, site)
+    if values is None or given is None:
         return None
+    dim, arguments = given
+    count = f"size({dim})" if dim else "numel()"
     if isinstance(values, ast.Name):
-        return f"({values.id}.sum() / max(1, {values.id}.numel()))"
+        return f"({values.id}.sum({arguments}) / max(1, {values.id}.{count}))"
     if isinstance(site.scope(node), ast.Lambda) or any(
         isinstance(one, ast.Call) and called(one) == "mean" for one in ast.walk(values)
     ):
         return None
     name = new_name(site, "chosen", number)
-    return f"(({name} := {site.code(values)}).sum() / max(1, {name}.numel()))"
+    return f"(({name} := {site.code(values)}).sum({arguments}) / max(1, {name}.{count}))"
+
+
+def _dim(node: ast.Call, site: SourceSite) -> tuple[str, str] | None:
+    """The dim ("" for all) and the arguments for the sum; None where it is no single dim that one can read."""
+    own = node.args[0 if is_method(node, site) else 1 :]
+    keywords = {one.arg: one.value for one in node.keywords if one.arg != "input"}
+    if len(own) > 2 or not set(keywords) <= {"dim", "axis", "keepdim"}:
+        return None
+    dim = own[0] if own else keywords.get("dim", keywords.get("axis"))
+    keep = own[1] if len(own) > 1 else keywords.get("keepdim")
+    if dim is None:
+        return ("", "") if keep is None else None
+    written = site.code(dim)
+    if not written.lstrip("-").isdigit():
+        return None
+    return written, f"dim={written}" + (f", keepdim={site.code(keep)}" if keep is not None else "")

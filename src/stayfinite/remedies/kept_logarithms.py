@@ -1,7 +1,8 @@
 """KeptLogarithms: what is made of exponentials and probabilities keeps its logarithm beside it, while entered.
 
 A logarithm that is taken later, in whichever function, is then that one; and a ratio or a product that is not finite is
-made of its logarithm. Nothing else is changed.
+made of its logarithm (with `also_finite` every one, so that no gradient goes back through the factors). Nothing else is
+changed.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _OPERATORS: Final = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add",
     "__sub__": "sub", "subtract": "sub", "__rsub__": "rsub",
     "__truediv__": "div", "__div__": "div", "divide": "div", "true_divide": "div",
+    "__rtruediv__": "rdiv", "__rdiv__": "rdiv",
     "__matmul__": "matmul", "mv": "matmul", "mm": "matmul", "bmm": "matmul",
 }  # fmt: skip
-_REMADE: Final = ("div", "mul", "matmul")
+_REMADE: Final = ("div", "rdiv", "reciprocal", "mul", "matmul")
 _WRITING: Final = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ipow__"})
 
 
@@ -57,13 +59,15 @@ class _OfUnwritten:
 class KeptLogarithms(TorchFunctionMode):
     """The logarithms of tensors, and of 1 minus them, as far as they are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, also_finite: bool = False) -> None:
         super().__init__()
+        self._also_finite = also_finite
         self._logs = _OfUnwritten()
         self._of_rest = _OfUnwritten()  # log(1 - p)
         self._forms: dict[str, Callable[..., Tensor | None]] = {
             "exp": _exponent, "sigmoid": _of_sigmoid, "softmax": _of_softmax,
             "mul": self._product, "add": self._sum_of_two, "sub": self._difference, "div": self._quotient,
+            "rdiv": lambda input, other: self._quotient(other, input), "reciprocal": partial(self._quotient, 1.0),
             "sum": self._sum, "mean": self._mean, "cumsum": self._running_sum, "prod": self._product_of_all,
             "matmul": self._matrix_product, "einsum": self._einsum, "masked_fill": self._filled,
             "where": self._chosen, "cat": partial(self._joined, torch.cat),
@@ -84,16 +88,18 @@ class KeptLogarithms(TorchFunctionMode):
             return softplus(self._logs[first])
         known = self._logarithm_of(name, first, func, args, kwargs)
         result = func(*args, **kwargs)
-        if known is not None and name in _REMADE and not writes and not bool(torch.isfinite(result).all()):
-            result = torch.exp(
-                known
-            )  # Inf / Inf, 0 / 0 and 0 * Inf, of which the logarithms say what is meant
+        if known is not None and name in _REMADE and not writes and self._to_remake(result):
+            result = torch.exp(known)
         if isinstance(result, Tensor) and result.is_floating_point():
             if known is not None and known.shape == result.shape:
                 self._logs[result] = known
             if isinstance(first, Tensor):
                 self._note_rest(name, first, func, args, kwargs, result)
         return result
+
+    def _to_remake(self, result: Tensor) -> bool:
+        """Inf / Inf, 0 / 0 and 0 * Inf, of which the logarithms say what is meant."""
+        return self._also_finite or not bool(torch.isfinite(result).all())
 
     def _logarithm_of(self, name: str, first: Any, func: Any, args: Any, kwargs: Any) -> Tensor | None:
         """Of what this call will give; None where it is not known."""

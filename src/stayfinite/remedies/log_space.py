@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import by_autograd
 from stayfinite.remedies.kept_logarithms import KeptLogarithms
 from stayfinite.remedies.logarithm import Logarithm
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
@@ -31,7 +32,7 @@ class LogSpace(Remedy):
         """As one would write it; then along the values themselves, whichever functions they pass on their way."""
         yield from super().ways(case)
         if self.fits(case) and _of_exponentials(case):
-            yield Prescription(_AlongTheValues())
+            yield Prescription(_AlongTheValues(also_finite=by_autograd(case.birth)))
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
@@ -57,8 +58,11 @@ class _AlongTheValues(LogSpace):
 
     rank = 4  # behind what is a patch
 
+    def __init__(self, *, also_finite: bool) -> None:
+        self._also_finite = also_finite  # values were finite: it is their gradient that must not pass them
+
     def applied(self) -> AbstractContextManager[None]:
-        return KeptLogarithms()
+        return KeptLogarithms(also_finite=self._also_finite)
 
 
 def _of_exponentials(case: Case) -> bool:

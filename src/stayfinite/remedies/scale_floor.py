@@ -16,6 +16,7 @@ class ScaleFloor(Remedy):
     kinds = frozenset({Kind.SCALE_NOT_POSITIVE, Kind.EXP_UNDERFLOW})
     rank = 3
     universal = True  # a floor upstream is another form of many a cure
+    cuts_off = True
 
     def edits(self, case: Case) -> list[Edit]:
         site, operand = case.site, case.operand

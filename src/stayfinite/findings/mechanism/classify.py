@@ -36,6 +36,7 @@ _JUDGES: Final[tuple[Callable[[FailedStep, TracedBirth], Mechanism | None], ...]
     hidden.zero_times_infinity,
     overflow.exponential,
     overflow.half,
+    quotients.tiny_divisor,
     hidden.mask_without_softmax,
     hidden.behind_anything,
     incoming.absurd_parameter,

@@ -64,6 +64,7 @@ _RAW = (
     "full",
     "zeros",
 )
+_TINY = 1e-12
 _RESCALED = ("div", "mul", "add", "to_copy", "clone", "stack", "cat")
 
 
@@ -89,9 +90,7 @@ def division(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     scale = _is_scale(birth, divisor)
     if scale and also_logged(step, divisor):
         return Mechanism(Kind.SCALE_NOT_POSITIVE, divisor, zeros)
-    if divisor.made_by("exp", "exp2", "softplus", within=6) and divisor.made_by(
-        "sum", "mean", "index_add", "scatter_add", "mv", "mm", "bmm", "matmul", "dot", within=6
-    ):
+    if _sums_exponentials(divisor):
         return Mechanism(Kind.EXP_UNDERFLOW, divisor, zeros)
     if statistic in ("a maximum", "an energy") and not learnt:
         return Mechanism(Kind.CONSTANT_RESCALED, divisor, zeros, statistic)
@@ -104,6 +103,26 @@ def division(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     if statistic is not None:
         return Mechanism(Kind.CONSTANT_RESCALED, divisor, zeros, statistic)
     return Mechanism(Kind.DIVISION_BY_ZERO, divisor, zeros, kind)
+
+
+def tiny_divisor(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
+    """A sum of exponentials that is not quite 0: a quotient by it, or the gradient of that, is beyond its dtype."""
+    if behind(birth) not in ("div", "true_divide", "reciprocal") or birth.transition != "finite->inf":
+        return None
+    divisor = divisor_of(birth)
+    if divisor is None or divisor.summary.zeros or not _sums_exponentials(divisor):
+        return None
+    smallest, divided = divisor.smallest_positive, birth.operand("self")
+    too_large = divided is not None and smallest and (divided.absmax or 0.0) * smallest >= 1.0
+    if smallest is None or smallest > _TINY or too_large:  # then what is divided has grown, before
+        return None
+    return Mechanism(Kind.EXP_UNDERFLOW, divisor, more={"smallest": smallest})
+
+
+def _sums_exponentials(operand: Operand) -> bool:
+    sums = ("sum", "mean", "index_add", "scatter_add", "mv", "mm", "bmm", "matmul", "dot")
+    exponentials = operand.made_by("exp", "exp2", "softplus", within=6)
+    return exponentials is not None and operand.made_by(*sums, within=6) is not None
 
 
 def in_the_optimizer(step: FailedStep, birth: TracedBirth) -> Mechanism | None:

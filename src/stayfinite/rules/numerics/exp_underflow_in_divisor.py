@@ -11,10 +11,11 @@ from stayfinite.rules.evidence import counted, judged, span, told
 
 
 class ExpUnderflowInDivisor(Rule[FailedStep]):
-    """A sum of exponentials is exactly zero, and something is divided by it.
+    """A sum of exponentials is zero or nearly so, and something is divided by it.
 
     ## What it finds
-    A division by zero whose divisor is a sum (or mean) of exponentials: every term underflowed.
+    A division by zero whose divisor is a sum (or mean, or matrix product) of exponentials: every term underflowed. Also
+    one by a sum that is so small (1e-12 and less) that the quotient, or its gradient, leaves the range of the dtype.
 
     ## Why it is bad
     0/0 is NaN. On paper a sum of exponentials is positive; in float32 exp(-104) is 0, in float16 exp(-18) is.
@@ -39,8 +40,15 @@ class ExpUnderflowInDivisor(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.EXP_UNDERFLOW):
+            smallest = born.how.more.get("smallest")
+            which = (
+                f"{counted(born.how.count, 'sum')} of exponentials is exactly 0"
+                if smallest is None
+                else f"a sum of exponentials is as small as {smallest:.3g}"
+            )
             yield self.finding(
-                f"{counted(born.how.count, 'sum')} of exponentials is exactly 0 and divides ({span(born.how.operand)})",
-                fix="use torch.softmax (or subtract the maximum before exp), so that one term is always 1",
+                f"{which} and divides ({span(born.how.operand)})",
+                fix="use torch.softmax (or subtract the maximum before exp), so that one term is always 1; "
+                "where products of exponentials divide, compute in log space, with logsumexp",
                 **told(born),
             )
