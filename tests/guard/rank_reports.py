@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+import preloaded
+
 CAN_SHARD = hasattr(torch.cpu.Stream, "record_event")
 _PATIENCE = 240
 
@@ -36,11 +38,8 @@ def reports_of(script: Path, given: Sequence[Sequence[object]], tasks: Iterable[
     """Start the script once a rank, with what that rank is `given` before the tasks; each prints a line a task."""
     tasks = runnable(tasks)
     children = [
-        subprocess.Popen(
+        preloaded.start(
             [sys.executable, str(script), *map(str, own), *tasks],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for own in given
     ]
