@@ -10,7 +10,6 @@ import torch
 from systems.load_example import load_example
 from systems.under_guard import (
     Outcome,
-    assert_same_explanation,
     bad_tensors,
     line_of,
     run_guarded,
@@ -103,8 +102,11 @@ def test_scan_finds_nothing_in_finite_weights_but_explains_the_rate(
     assert "lr is 5e-05" in printed and "peak 0.1" in printed
 
 
-def test_the_unchanged_script_gets_the_same_explanation(
-    guarded: Outcome, config: Path, folder: Path, fails_at: int
-) -> None:
-    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", fails_at + 2)
-    assert_same_explanation(watched, guarded.incidents[0])
+def test_the_unchanged_script_gets_the_same_explanation(guarded: Outcome, config: Path, folder: Path) -> None:
+    """It clips by itself, so it rounds otherwise and may fail some steps later, in the other of the two LayerNorms."""
+    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", FAILS_WITHIN.stop + 10)
+    incident = guarded.incidents[0]
+    assert watched.birth is not None and incident.birth is not None
+    assert watched.birth.op == incident.birth.op and watched.birth.line in LAYER_NORMS
+    assert watched.phase == incident.phase
+    assert watched.findings[0].cause == incident.findings[0].cause
