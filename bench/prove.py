@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fresh_python
 import torch
 import torch._dynamo
 from trials import healthy_twins
@@ -37,7 +38,11 @@ from stayfinite.prove.counterfactual import Counterfactual
 from stayfinite.prove.patching import apply
 from stayfinite.prove.written_test import test_of
 
-_ENDS = "import runpy, sys; print('bad' if runpy.run_path(sys.argv[1]).get('bad') else 'clean')"
+_ENDS = """
+import runpy, sys, warnings
+warnings.simplefilter("ignore")
+print("bad" if runpy.run_path(sys.argv[1]).get("bad") else "clean")
+"""
 _PHASES = ("forward", "backward", "optimizer")
 
 
@@ -54,24 +59,19 @@ def proof_of(script: Path, seconds: float = 90.0) -> ProofReport:
         return report
 
 
-def patched_runs(script: Path, patch: str) -> str:
+def patched_runs(script: Path, patch: str, run: fresh_python.Run = fresh_python.run) -> str:
     """How the patched script ends by python alone: clean, bad, or an error."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / script.name
         copy.write_text(script.read_text())
         for one in apply(patch, copy):
             copy.write_text(one.after)
-        return ends(copy)
+        return ends(copy, run)
 
 
-def ends(script: Path) -> str:
+def ends(script: Path, run: fresh_python.Run = fresh_python.run) -> str:
     """How a script ends by python alone."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _ENDS, str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run([sys.executable, "-c", _ENDS, str(script)])
     lines = done.stdout.split()
     return lines[-1] if done.returncode == 0 and lines else "error"
 

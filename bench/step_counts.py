@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import fresh_python
 
 SCRIPT = """
 import json
@@ -73,18 +74,15 @@ STYLES = ["loader, clip", "plain, checks", "loader, scaler, clip"]
 Counts = dict[str, list[tuple[int, int]]]
 
 
-def counted(folder: Path, styles: list[str], *launcher: str) -> Counts:
+def counted(
+    folder: Path, styles: list[str], *launcher: str, run: fresh_python.Run = fresh_python.run
+) -> Counts:
     """(op calls, transfers) of every step but the first, by style of training."""
     script = folder / "toy.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), *styles],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, *launcher, str(script), *styles]
+    done = run(command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
     found: Counts = json.loads(done.stdout)
     return found
 

@@ -3,13 +3,14 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 import torch._dynamo
+
+import preloaded
 
 gc.collect()
 gc.freeze()  # torch is nobody's garbage: going through its million objects is most of what a collection costs
@@ -49,9 +50,7 @@ def alone(request: pytest.FixtureRequest) -> bool:
         return True
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", request.node.nodeid]
     environment = {**os.environ, "STAYFINITE_ALONE": request.node.nodeid}
-    done = subprocess.run(
-        command, cwd=request.config.rootpath, env=environment, capture_output=True, text=True, check=False
-    )
+    done = preloaded.run(command, cwd=request.config.rootpath, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     return False
 

@@ -10,13 +10,14 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import preloaded
 
 HERE = Path(__file__).parent
 BENCH = HERE.parents[1] / "bench" / "accuracy.py"
@@ -72,7 +73,7 @@ def run_all(folder: Path, failing: list[Path], healthy: list[Path]) -> dict[str,
     (folder / "truth.jsonl").write_text("\n".join(json.dumps(truth) for truth in truths), encoding="utf-8")
     written = folder / "results.json"
     command = [sys.executable, str(BENCH), "--cases", str(folder), "--json", str(written)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.run(command)
     if not written.exists():
         pytest.fail(done.stdout + done.stderr)
     return {result["script"]: result for result in json.loads(written.read_text())}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import preloaded
 
 ROOT = Path(__file__).parents[2]
 CASES = Path(os.environ.get("STAYFINITE_CASES") or ROOT.parent / "shared" / "cases")
@@ -30,7 +31,7 @@ def test_further_cases_are_located_and_explained(tmp_path: Path) -> None:
         "--json",
         str(output),
     ]
-    subprocess.run(command, check=True)
+    preloaded.run(command, check=True)
     found = json.loads(output.read_text())
     failing = [result for result in found if result["failing"]]
     assert not [result["script"] for result in found if not result["failing"] and result["errors"]]

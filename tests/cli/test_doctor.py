@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import preloaded
+from cli.running import bytes_read
 from doctor.small_project import PROBE, make_project, train
 from stayfinite.cli import main
 
@@ -139,11 +139,9 @@ def test_ctrl_c_gives_what_was_read(failed: Path, tmp_path: Path) -> None:
     with (folder / "zz.jsonl").open("w") as handle:
         for _ in range(60):
             handle.write(line * 50_000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stayfinite", "doctor", str(folder), "--budget", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
-    )  # fmt: skip
-    time.sleep(6)
+    process = preloaded.start([sys.executable, "-m", "stayfinite", "doctor", str(folder), "--budget", "0"])
+    while process.poll() is None and bytes_read(process.pid) < 40_000_000:
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert "Traceback" not in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import preloaded
 from cli.hostile_files import CONTENTS, DAMAGED, PLACES
 from stayfinite.cli import main
 
@@ -116,8 +116,7 @@ def test_files_that_may_not_be_opened(tmp_path: Path) -> None:
             path.write_bytes(b'{"loss": 1.0, "lr": 0.1, "step": 1}\n')
             path.chmod(0)
             wanted.append(f"{command}::{path.parent if command == 'doctor' else path}::{name}")
-    done = subprocess.run(
-        [sys.executable, "-c", _AS_NOBODY, *wanted],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    done = preloaded.run(
+        [sys.executable, "-c", _AS_NOBODY, *wanted], timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
+import preloaded
 from stayfinite.cli import main
 
 
@@ -123,7 +123,7 @@ torch.save(net.state_dict(), "stayfinite-runs/model.pt")
         "json",
         "train.py",
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = preloaded.run(command, cwd=tmp_path, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["model.pt", "model.pt", "out.json", "train.py"]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import preloaded
 from stayfinite.cli import main
 
 RUN = [sys.executable, "-m", "stayfinite", "run"]
@@ -29,9 +30,7 @@ def script(folder: Path, source: str, name: str = "train.py") -> Path:
 def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [*RUN, *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    return preloaded.run(command, cwd=cwd, env=environment, timeout=300)
 
 
 def incidents(path: Path) -> list[dict[str, Any]]:
@@ -62,9 +61,7 @@ TRAINING = """
 def test_a_healthy_script_is_left_as_it_is(tmp_path: Path) -> None:
     path = script(tmp_path, TRAINING)
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as `run` has it: threads change the last bits
-    plain = subprocess.run(
-        [sys.executable, path.name, "--lr", "3"], cwd=tmp_path, env=one_thread, capture_output=True, text=True
-    )
+    plain = preloaded.run([sys.executable, path.name, "--lr", "3"], cwd=tmp_path, env=one_thread)
     watched = run("--format", "json", "--output", "out.json", path.name, "--lr", "3", cwd=tmp_path)
     assert watched.stdout == plain.stdout and "['--lr', '3'] __main__" in watched.stdout
     assert (watched.returncode, watched.stderr) == (0, "")
@@ -80,7 +77,7 @@ def test_the_interpreter_is_as_python_has_it(tmp_path: Path) -> None:
     """
     path = script(tmp_path, source)
     plain = subprocess.run([sys.executable, path.name], cwd=tmp_path, capture_output=True, text=True)
-    watched = run(path.name, cwd=tmp_path)
+    watched = subprocess.run([*RUN, path.name], cwd=tmp_path, capture_output=True, text=True)
     assert watched.stdout == plain.stdout and watched.returncode == 0, watched.stderr
 
 

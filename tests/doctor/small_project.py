@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+import preloaded
 
 CONFIG = """\
 # a line that is fitted
@@ -102,4 +103,4 @@ def make_project(folder: Path, *, lr: str = "0.02", steps: int = 40, skip: str =
 
 def train(folder: Path, *arguments: str) -> None:
     """Run its script as people do."""
-    subprocess.run([sys.executable, "train.py", *arguments], cwd=folder, check=True, timeout=120)
+    preloaded.run([sys.executable, "train.py", *arguments], cwd=folder, check=True, timeout=120)

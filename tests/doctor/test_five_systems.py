@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import preloaded
 from doctor.test_doctor import codes, examined
 from stayfinite.doctor.probe import FunctionProbe
 
@@ -59,12 +59,11 @@ def run_to_failure(folder: Path, steps: int, every: int, seed: int = 0) -> list[
         "--seed",
         str(seed),
     ]
-    subprocess.run(
+    preloaded.run(
         command,
         cwd=folder,
         check=True,
         timeout=400,
-        capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return [json.loads(line) for line in (folder / "runs/often/log.jsonl").read_text().splitlines()]

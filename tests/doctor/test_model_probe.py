@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import preloaded
 from doctor.test_five_systems import BEFORE, copied
 from stayfinite.doctor.model_probe import find_factory
 from stayfinite.sandbox import support
@@ -45,13 +45,10 @@ def factory():
 
 
 def _doctor(folder: Path, *options: str, **environment: str) -> tuple[int, dict[str, Any], str]:
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-m", "stayfinite", "doctor", ".", "--format", "json", *options],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 

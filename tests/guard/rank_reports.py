@@ -6,6 +6,7 @@ torch 2.6 cannot shard on the CPU: tests that ask for the report of such a task 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,8 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+
+import preloaded
 
 CAN_SHARD = hasattr(torch.cpu.Stream, "record_event")
 _PATIENCE = 240
@@ -35,13 +38,10 @@ def runnable(tasks: Iterable[str]) -> list[str]:
 def reports_of(script: Path, given: Sequence[Sequence[object]], tasks: Iterable[str]) -> Reports:
     """Start the script once a rank, with what that rank is `given` before the tasks; each prints a line a task."""
     tasks = runnable(tasks)
+    places = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}  # a script may take parts of another
     children = [
-        subprocess.Popen(
-            [sys.executable, str(script), *map(str, own), *tasks],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        preloaded.start([sys.executable, str(script), *map(str, own), *tasks], env=environment)
         for own in given
     ]
     ended = []

@@ -44,7 +44,7 @@ def unseen(training: Training, folder: Path, data: list[Tensor], **options: Any)
 
 @pytest.mark.parametrize("make", FUSED)
 @pytest.mark.parametrize("at", [0, 1, 3])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.3, pytest.param(0.0, marks=pytest.mark.long)])
 def test_a_bad_batch_has_not_been_there(tmp_path: Path, make: Make, at: int, dropout: float) -> None:
     """Also the very first, when momentum has no memory yet; with dropout the random numbers go back, too."""
     training = Training(make, dropout)
@@ -152,7 +152,15 @@ def lbfgs_body(training: Training, x: Tensor, added: float = 0.0) -> None:
 @pytest.mark.parametrize("way", ["step", "watch"])
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.parametrize("at", [0, 3])
-@pytest.mark.parametrize("fault", ["NaN in the batch", "Inf in the batch", "NaN added", "Inf added"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "NaN in the batch",
+        "NaN added",
+        pytest.param("Inf in the batch", marks=pytest.mark.long),
+        pytest.param("Inf added", marks=pytest.mark.long),
+    ],
+)
 def test_lbfgs_refuses_a_bad_loss(tmp_path: Path, way: str, search: str | None, at: int, fault: str) -> None:
     """Refused, and as if the batch had not been there. A NaN that is added leaves the gradients finite: torch's line
     search then raises an IndexError."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,31 +63,64 @@ def resumed(folder: Path, path: Path, **options: Any) -> dict[str, Any]:
     return run.go()
 
 
-@pytest.mark.parametrize(("bad", "locate"), [(None, False), (BAD, False), (BAD, True)])
+KINDS: list[dict[str, Any]] = [
+    {"bad": None, "locate": False},
+    {"bad": BAD, "locate": False},
+    {"bad": BAD, "locate": True},
+]
+SAVED_AT = (0, BAD, BAD + 1, LENGTH)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run of one kind without a save, and two that have saved: each is trained once for all tests."""
+
+    options: dict[str, Any]
+    folder: Path
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        return straight(self.folder, **self.options)
+
+    @cached_property
+    def periodic(self) -> Path:
+        """The folder of a run that has saved every third step."""
+        saving = Run(self.folder / "periodic", **self.options, save_every=3, keep=0)
+        assert differing(saving.go(), self.expected) == [], "saving changes the run"
+        return self.folder / "periodic" / "snapshots"
+
+    @cached_property
+    def in_the_body(self) -> Path:
+        """The folder of what was saved at the start and at the end of bodies."""
+
+        def save(run: Run, number: int, where: str) -> None:
+            path = self.folder / f"{where}-{number}.pt"
+            if number in SAVED_AT and not path.exists():
+                run.guard.save(path)
+
+        assert differing(Run(self.folder / "saving", **self.options).go(save), self.expected) == [], (
+            "saving changes the run"
+        )
+        return self.folder
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=str)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(request.param, tmp_path_factory.mktemp("trained"))
+
+
 @pytest.mark.parametrize("step", [3, 6, 9])
-def test_a_periodic_save(tmp_path: Path, bad: int | None, locate: bool, step: int) -> None:
-    expected = straight(tmp_path, bad=bad, locate=locate)
-    saving = Run(tmp_path / "saving", bad=bad, locate=locate, save_every=3, keep=0)
-    assert differing(saving.go(), expected) == [], "saving changes the run"
-    path = tmp_path / "saving" / "snapshots" / f"step-{step:08d}.pt"
-    assert differing(resumed(tmp_path, path, bad=bad, locate=locate), expected) == []
+def test_a_periodic_save(tmp_path: Path, trained: Trained, step: int) -> None:
+    path = trained.periodic / f"step-{step:08d}.pt"
+    assert differing(resumed(tmp_path, path, **trained.options), trained.expected) == []
 
 
 @pytest.mark.parametrize("when", ["start", "end"])
-@pytest.mark.parametrize(("bad", "locate"), [(None, False), (BAD, False), (BAD, True)])
-@pytest.mark.parametrize("step", [0, BAD, BAD + 1, LENGTH])
-def test_a_save_in_the_body(tmp_path: Path, when: str, bad: int | None, locate: bool, step: int) -> None:
+@pytest.mark.parametrize("step", SAVED_AT)
+def test_a_save_in_the_body(tmp_path: Path, trained: Trained, when: str, step: int) -> None:
     """At the start of a body its batch is still to come; at the end it is done, also if it was refused."""
-    expected = straight(tmp_path, bad=bad, locate=locate)
-    path = tmp_path / "a.pt"
-
-    def save(run: Run, number: int, where: str) -> None:
-        if where == when and number == step and not path.exists():
-            run.guard.save(path)
-
-    saving = Run(tmp_path / "saving", bad=bad, locate=locate)
-    assert differing(saving.go(save), expected) == [], "saving changes the run"
-    assert differing(resumed(tmp_path, path, bad=bad, locate=locate), expected) == []
+    path = trained.in_the_body / f"{when}-{step}.pt"
+    assert differing(resumed(tmp_path, path, **trained.options), trained.expected) == []
 
 
 def test_a_save_in_the_middle_of_a_body_is_refused(tmp_path: Path) -> None:
@@ -223,11 +258,17 @@ CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    return Scaled().guarded(folder / "first").save(folder / "a.pt")
+
+
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_checkpoint_that_does_not_fit_fails_as_a_whole(tmp_path: Path, name: str) -> None:
+def test_a_checkpoint_that_does_not_fit_fails_as_a_whole(tmp_path: Path, saved: Path, name: str) -> None:
     """CheckpointError with a sentence, before anything is loaded: every bit of the live run is as it was."""
-    path = Scaled().guarded(tmp_path / "first").save(tmp_path / "a.pt")
-    payload = torch.load(path, weights_only=True)
+    path = tmp_path / "a.pt"
+    payload = torch.load(saved, weights_only=True)
     CHANGES[name](payload)
     torch.save(payload, path)
 
@@ -248,8 +289,7 @@ def test_a_checkpoint_that_does_not_fit_fails_as_a_whole(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("what", ["wider", "deeper"])
-def test_another_model_is_refused_as_a_whole(tmp_path: Path, what: str) -> None:
-    path = Scaled().guarded(tmp_path / "first").save(tmp_path / "a.pt")
+def test_another_model_is_refused_as_a_whole(tmp_path: Path, saved: Path, what: str) -> None:
     torch.manual_seed(0)
     layers: Iterable[nn.Module] = (
         [nn.Linear(4, 9), nn.Linear(9, 1)] if what == "wider" else [nn.Linear(4, 4) for _ in range(5)]
@@ -260,5 +300,5 @@ def test_another_model_is_refused_as_a_whole(tmp_path: Path, what: str) -> None:
     guard.step(lambda: model(batches(1)[0]).square().mean())
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(CheckpointError):
-        guard.restore(path)
+        guard.restore(saved)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

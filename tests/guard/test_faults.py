@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from guard.models import CNN, images
 from stayfinite import Guard
 
-STEPS, BAD_STEP = 45, 25
+STEPS, BAD_STEP = 32, 14
 NAN, INF = math.nan, math.inf
 
 
@@ -121,9 +121,22 @@ EXPECTED = {  # fault -> (trigger, what the sentence on record must name)
 VALUES = {"update": [NAN], "batch norm": [INF], "scale": [NAN]}  # where the fault fixes the value itself
 
 
-@pytest.mark.parametrize("setting", ["plain", "amp", "accumulation", "two optimizers"])
-@pytest.mark.parametrize(("fault", "value"), [(f, v) for f in EXPECTED for v in VALUES.get(f, [NAN, INF])])
-def test_no_fault_stays(tmp_path: Path, fault: str, setting: str, value: float) -> None:
+SETTINGS = ("plain", "amp", "accumulation", "two optimizers")
+CASES = [
+    (fault, value, how) for fault in EXPECTED for value in VALUES.get(fault, [NAN, INF]) for how in SETTINGS
+]
+
+
+def is_repetition(fault: str, value: float, setting: str) -> bool:
+    """Inf where NaN is put too, in the less simple settings."""
+    return fault not in VALUES and value == INF and setting != "plain"
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "setting"),
+    [pytest.param(*case, marks=pytest.mark.long if is_repetition(*case) else ()) for case in CASES],
+)
+def test_no_fault_stays(tmp_path: Path, fault: str, value: float, setting: str) -> None:
     run = Run(setting, fault, value, tmp_path)
     results = run.go()
     guard = run.guard

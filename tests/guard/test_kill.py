@@ -69,9 +69,11 @@ def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess
         if checkpoints:
             step = read(checkpoints[-1])["step"]
             assert step >= newest_step
-            newest_step = step
+            slow, newest_step = step <= newest_step + 1, step
         else:
-            longest *= 1.5  # a busy machine needs more time
+            slow = True
+        if slow:  # a busy machine needs more time
+            longest *= 1.5
         in_the_middle += bool(half_written(tmp_path))
     assert newest_step > KILLS, "the run gets on in spite of the kills"
     assert in_the_middle, "some kills hit the middle of a write"

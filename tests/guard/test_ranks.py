@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+import preloaded
 from guard.rank_reports import Reports, reports_of
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="needs the gloo backend")
@@ -137,7 +137,7 @@ def test_random_schedules(tmp_path: Path, numbers: Sequence[int]) -> None:
     """A sample of bench/ranks_campaign.py."""
     given = ["--seed", "7", "--ranks", "2", "--only", *map(str, numbers)]
     command = [sys.executable, str(BENCH / "ranks_campaign.py"), *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=tmp_path)
+    done = preloaded.run(command, timeout=600, cwd=tmp_path)
     ended = f"{len(numbers)} schedules ended, 0 failed"
     assert done.returncode == 0 and ended in done.stdout, done.stdout + done.stderr
 
@@ -146,5 +146,5 @@ def test_random_schedules(tmp_path: Path, numbers: Sequence[int]) -> None:
 def test_a_killed_rank_and_a_restart(tmp_path: Path) -> None:
     """Of bench/ranks_kill.py."""
     command = [sys.executable, str(BENCH / "ranks_kill.py"), "--times", "1", "--seed", "2", "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    done = preloaded.run(command, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -117,18 +117,28 @@ FAULTS: dict[str, Bad] = {
 }
 
 
-@pytest.mark.parametrize("turns", ["cg", "gc", "ccg"])
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("average", [AveragedModel, HandMade])
+def every(first: object, second: object) -> list[Any]:
+    """Two ways with every fault and every order of turns.
+
+    Quick are the first way with every fault in one order, and both with faults of both networks in every order.
+    """
+    return [
+        pytest.param(way, fault, turns, marks=() if quick else pytest.mark.long)
+        for way in (first, second)
+        for fault in FAULTS
+        for turns in ("cg", "gc", "ccg")
+        for quick in [fault == "both" or (way is first and turns == "cg")]
+    ]
+
+
+@pytest.mark.parametrize(("average", "fault", "turns"), every(AveragedModel, HandMade))
 def test_a_gan_by_step(tmp_path: Path, turns: str, fault: str, average: type[nn.Module]) -> None:
     gan = Gan(turns, average)
     gan.steps(gan.guard(tmp_path), FAULTS[fault])
     assert_as_without(gan, FAULTS[fault], average=average)
 
 
-@pytest.mark.parametrize("turns", ["cg", "gc", "ccg"])
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("locate", [False, True])
+@pytest.mark.parametrize(("locate", "fault", "turns"), every(False, True))
 def test_a_gan_in_a_watched_loop(tmp_path: Path, turns: str, fault: str, locate: bool) -> None:
     """What the body does to the schedule and the average of a good turn stays, also beside a refused one."""
     gan = Gan(turns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adam
 
+import preloaded
 from stayfinite import Guard, Policy, RunStopped
 from stayfinite.recover import CheckpointError
 from stayfinite.watch.recorder import RunDirectoryError
@@ -234,8 +234,8 @@ print("done")
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """Files may not grow beyond 4 KB: the record, the incidents and the checkpoint all fail; the training does not."""
-    child = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=False
+    child = preloaded.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
     )
     lines = child.stdout.splitlines()
     assert lines[-1:] == ["done"], child.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import threading
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as internals
 
+import preloaded
 from stayfinite import Guard, hooks
 
 
@@ -151,4 +151,4 @@ for later in range(40):  # so many objects later there is a collection: some of 
     assert gc.isenabled()
 over.set()
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    preloaded.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -11,6 +11,7 @@ import statistics
 import pytest
 from step_counts import STYLES, Counts, added, counted
 
+import preloaded
 from stayfinite.watch.vitals.schedule import Schedule
 
 STEPS = 30  # of each style
@@ -20,13 +21,13 @@ GUARDED, LONG = "plain, clip, guard", "plain, clip, long"
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Counts:
     styles = [*STYLES, "plain, clip", GUARDED, LONG, f"{LONG}, guard"]
-    return counted(tmp_path_factory.mktemp("plain"), styles)
+    return counted(tmp_path_factory.mktemp("plain"), styles, run=preloaded.run)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Counts:
     folder, launcher = tmp_path_factory.mktemp("run"), ("-m", "stayfinite", "run")
-    return {style: counted(folder, [style], *launcher)[style] for style in STYLES}
+    return {style: counted(folder, [style], *launcher, run=preloaded.run)[style] for style in STYLES}
 
 
 def bounds(steps: int, *, ahead: int = 0) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import preloaded
 from stayfinite.sandbox import support
 
 needs_overlay = pytest.mark.skipif(
@@ -134,13 +135,10 @@ for step in range(30):
 
 def _drill(folder: Path, source: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(source)
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, "-m", "stayfinite", "run", "--drill", *options, "train.py"],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -138,7 +138,7 @@ def test_a_rank_that_raises_ends_the_run_with_its_code(tmp_path: Path) -> None:
 def test_a_signal_ends_all_of_them(tmp_path: Path, number: signal.Signals) -> None:
     process = started(tmp_path, *STAYFINITE, "--nproc-per-node", "2", str(SCRIPT), "wait")
     assert process.stdout is not None
-    assert process.stdout.readline() == "training\n"
+    assert process.stdout.readline().startswith("training")  # two ranks may write into one line
     process.send_signal(number)
     process.communicate(timeout=100)
     assert process.returncode == 128 + number

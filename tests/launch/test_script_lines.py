@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import preloaded
 
 LOUD = """
 import torch
@@ -46,13 +47,10 @@ def shown(folder: Path, source: str, *launcher: str) -> str:
     """What a script writes to stderr."""
     script = folder / "train.py"
     script.write_text(source, encoding="utf-8")
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, *launcher, str(script)],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     return done.stderr
 

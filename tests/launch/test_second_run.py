@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import preloaded
 from stayfinite.findings import Finding, Incident, Severity
 from stayfinite.launch import second_run
 from stayfinite.launch.beginning import Beginning
@@ -40,9 +41,7 @@ FAILING = """
 NAN = "* (float('nan') if step == 2 else 1)"
 
 
-def start(
-    folder: Path, before: str, *options: str, bad: str = NAN, **environment: str
-) -> subprocess.Popen[str]:
+def start(folder: Path, before: str, *options: str, bad: str = NAN, **environment: str) -> preloaded.Started:
     source = textwrap.dedent(FAILING).format(before=textwrap.dedent(before).strip(), bad=bad)
     (folder / "train.py").write_text(source, encoding="utf-8")
     command = [
@@ -56,14 +55,10 @@ def start(
         "out.json",
         *options,
     ]
-    return subprocess.Popen(
+    return preloaded.start(
         [*command, "train.py"],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
     )
 
 

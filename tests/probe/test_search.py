@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import preloaded
 from probe.failing_inputs import CASES
 from stayfinite.findings.subjects.probed_model import SearchResult
 from stayfinite.probe import Probe, examine_model
@@ -91,4 +92,4 @@ def make():
 
 def _python(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, script]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return preloaded.run(command, cwd=folder, timeout=120)

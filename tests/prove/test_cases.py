@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 import prove
 from stayfinite.findings.trial import ProofReport
 
@@ -56,7 +57,7 @@ def check(script: Path) -> ProofReport:
 def test_a_remedy_is_proved(script: Path) -> None:
     report = check(script)
     if report.patch is not None:
-        assert prove.patched_runs(script, report.patch) == "clean"
+        assert prove.patched_runs(script, report.patch, preloaded.run) == "clean"
 
 
 def test_a_clamp_that_cuts_the_failing_sample_off_loses(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 import prove
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.launch.options import Options
@@ -229,7 +230,7 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
     script.write_text(text)
     report = prove.proof_of(script)
     if report.patch is not None:
-        assert prove.patched_runs(script, report.patch) == "clean"
+        assert prove.patched_runs(script, report.patch, preloaded.run) == "clean"
     return report, {one.remedy: one for one in report.tried}
 
 

@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
+import preloaded
 from stayfinite import Guard
 from stayfinite.cli import main
 from stayfinite.sandbox import support
@@ -57,13 +58,10 @@ LOOPS = {
 
 def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "STAYFINITE_PROVE"}
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, *arguments],
         cwd=folder,
         env={**environment, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from trials.cures import IS, NAMED, is_of_the_kind
 
+import preloaded
 import prove
 from stayfinite.findings.trial import ProofReport, Tried
 from stayfinite.remedies.bounded_growth import LARGEST, BoundedGrowth
@@ -193,7 +194,7 @@ def test_a_guard_that_lets_nan_pass_is_turned_round(tmp_path: Path) -> None:
     report, _ = proof(tmp_path, BLIND)
     assert report.proved is not None and report.proved.remedy == "seeing-guard"
     assert report.patch is not None and "if step < 0 or (not loss <= 100):" in report.patch
-    assert prove.patched_runs(tmp_path / "train.py", report.patch) == "clean"
+    assert prove.patched_runs(tmp_path / "train.py", report.patch, preloaded.run) == "clean"
 
 
 def test_a_class_that_never_occurs_is_counted_once(tmp_path: Path) -> None:
@@ -208,7 +209,10 @@ def test_a_power_of_a_product_is_taken_factor_by_factor(tmp_path: Path) -> None:
     assert report.proved.gradient is True and report.proved.distortion is not None
     assert report.proved.distortion < 1e-6
     assert tried["eps-inside"].verdict in ("no gradient", "distorts")
-    assert report.patch is not None and prove.patched_runs(tmp_path / "train.py", report.patch) == "clean"
+    assert (
+        report.patch is not None
+        and prove.patched_runs(tmp_path / "train.py", report.patch, preloaded.run) == "clean"
+    )
 
 
 def entered(remedy: Remedy) -> AbstractContextManager[None]:

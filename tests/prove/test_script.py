@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from stayfinite.sandbox import support
 
 pytestmark = pytest.mark.skipif(support.sandbox().kind == "none", reason="no sandbox")
@@ -26,19 +27,16 @@ print("loss", loss.item())
 
 def stayfinite(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "STAYFINITE_PROVE"}
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, "-m", "stayfinite", *arguments],
         cwd=folder,
         env={**environment, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
 def pytest_of(test: Path) -> int:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(test)], capture_output=True, check=False
+    return preloaded.run(
+        [sys.executable, "-m", "pytest", "-q", str(test)],
     ).returncode
 
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import preloaded
 from stayfinite.checkpoint import verify
 
 torch.set_num_threads(1)
@@ -54,7 +55,7 @@ json.dump(results, open(sys.argv[2], "w"))
 def examine(paths: list[Path], folder: Path) -> dict[str, tuple[str, list[str]]]:
     (folder / "list.json").write_text(json.dumps([str(path) for path in paths]))
     command = [sys.executable, "-c", _EXAMINE_ALL, str(folder / "list.json"), str(folder / "out.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = preloaded.run(command, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     results: dict[str, tuple[str, list[str]]] = json.loads((folder / "out.json").read_text())
     return results

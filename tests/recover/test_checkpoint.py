@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import preloaded
 from stayfinite.recover import CheckpointError
 from stayfinite.recover.checkpoint import FORMAT, numbered, read, rotate, step_path, write
 
@@ -199,11 +199,8 @@ print(len(read(path)["w"]), [p.name for p in path.parent.iterdir()])
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
 def test_a_quota_that_ends_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    child = subprocess.run(
+    child = preloaded.run(
         [sys.executable, "-c", FILE_TOO_LARGE, str(tmp_path / "x.pt")],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     said, after = child.stdout.splitlines()
     assert "could not write the checkpoint" in said and "untouched" in said

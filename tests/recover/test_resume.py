@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import preloaded
 from recover.resumable_training import train
 
 SCRIPT = Path(__file__).with_name("resumable_training.py")
@@ -24,7 +24,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_bit_identical_in_a_new_process(tmp_path: Path, straight: bytes) -> None:
     train(tmp_path / "first", 20, None)
-    subprocess.run(
+    preloaded.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "second"), "40", str(tmp_path / "first" / "end.pt")],
         check=True,
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import preloaded
 from report.written_runs import step_line, write_lines
 from stayfinite.findings.process_mark import own_mark
 from stayfinite.report.html.page import render_run
@@ -21,9 +21,9 @@ SCRIPT = Path(__file__).with_name("ended_training.py")
 SAID = "The run ended without closing"
 
 
-def train(run: Path, steps: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(run), str(steps)], stdout=subprocess.PIPE, text=True
+def train(run: Path, steps: int) -> preloaded.Started:
+    return preloaded.start(
+        [sys.executable, str(SCRIPT), str(run), str(steps)],
     )
 
 
@@ -85,7 +85,7 @@ def test_a_fork_that_ends_does_not_end_the_run(tmp_path: Path) -> None:
         "os.waitpid(child, 0)\n"
         "guard.step(lambda: model(torch.ones(1, 2)).sum())\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    preloaded.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     ends = [number for number, line in enumerate(lines) if line.get("event") == "end"]
     assert ends == [len(lines) - 1] and lines[-1]["step"] == 2

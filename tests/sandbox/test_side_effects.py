@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from stayfinite.sandbox import support
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -53,8 +54,8 @@ def test_every_row_is_a_script_of_its_own() -> None:
 
 def test_nothing_happens_twice_and_the_failure_is_located(tmp_path: Path) -> None:
     script = together()
-    off = tried(script, tmp_path, "--locate", "off")
-    on = tried(script, tmp_path)
+    off = tried(script, tmp_path, "--locate", "off", run=preloaded.run)
+    on = tried(script, tmp_path, run=preloaded.run)
     assert on.code == 0, on.err
     assert differences(off, on) == []
     assert on.messages["signals"] == 1 and on.messages["udp b'step'"] == 8
@@ -65,7 +66,7 @@ def test_nothing_happens_twice_and_the_failure_is_located(tmp_path: Path) -> Non
 
 def test_what_the_sandbox_withholds_is_said(tmp_path: Path) -> None:
     (script,) = (script for script in SCRIPTS if script.name == "tcp")
-    on = tried(script, tmp_path)
+    on = tried(script, tmp_path, run=preloaded.run)
     assert on.messages == {"tcp b'step'": 8}
     (incident,) = on.incidents
     assert incident["reproduced"] is None and incident["birth"] is None
@@ -81,8 +82,8 @@ def test_landlock_refuses_and_says_so(tmp_path: Path) -> None:
     if not support.allows("landlock"):
         pytest.skip("no Landlock")
     script = Script("log", files={"log.txt": "a"}, each="open('log.txt', 'a').write('x')")
-    on = tried(script, tmp_path, sandbox="landlock")
+    on = tried(script, tmp_path, sandbox="landlock", run=preloaded.run)
     (incident,) = on.incidents
     assert "PermissionError at train.py:17" in incident["not_located"] and incident["reproduced"] is None
-    on = tried(Script("quiet"), tmp_path, sandbox="landlock")
+    on = tried(Script("quiet"), tmp_path, sandbox="landlock", run=preloaded.run)
     assert on.lines == [13]

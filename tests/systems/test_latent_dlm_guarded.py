@@ -10,7 +10,6 @@ import torch
 from systems.load_example import load_example
 from systems.under_guard import (
     Outcome,
-    assert_same_explanation,
     bad_tensors,
     line_of,
     run_guarded,
@@ -21,7 +20,8 @@ from systems.under_guard import (
 )
 
 EXAMPLE = load_example("latent_dlm")
-SEED, FAILS_AT = 1, 11  # counted from 0; of the seeds 0 to 2 the one that fails first
+SEED = 1  # of the seeds 0 to 2 the one that fails first
+FAILS_WITHIN = range(8, 21)  # steps, counted from 0: 11 or 14, by how the processor rounds
 # Two LayerNorms behind the last block take the same grown residual: which of them fails first hangs on rounding.
 LAYER_NORMS = {
     line_of(EXAMPLE, "model.py", "F.layer_norm(x, x.shape[-1:]) * (1 + scale[:, None])"),
@@ -41,12 +41,18 @@ def config(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def guarded(config: Path, folder: Path) -> Outcome:
-    return run_guarded(EXAMPLE, config, folder / "guarded", "--seed", SEED, "--steps", 40)
+    return run_guarded(EXAMPLE, config, folder / "guarded", "--seed", SEED, "--steps", 44)
+
+
+@pytest.fixture(scope="module")
+def fails_at(guarded: Outcome) -> int:
+    return guarded.incidents[0].step
 
 
 def test_the_incident_names_the_normalisation_and_the_growth(guarded: Outcome) -> None:
     incident = guarded.incidents[0]
-    assert (incident.step, incident.phase, incident.trigger) == (FAILS_AT, "forward", "loss")
+    assert incident.step in FAILS_WITHIN
+    assert incident.phase == "forward" and incident.trigger in ("loss", "gradient")
     assert incident.birth is not None and incident.birth.op == "aten.native_layer_norm.default"
     assert incident.birth.line in LAYER_NORMS and Path(incident.birth.file or "").name == "model.py"
     first = incident.findings[0]
@@ -54,8 +60,10 @@ def test_the_incident_names_the_normalisation_and_the_growth(guarded: Outcome) -
     assert first.evidence["absmax"] > 1.8e19
 
 
-def test_the_record_shows_the_residual_growing_while_the_loss_looks_normal(guarded: Outcome) -> None:
-    before = guarded.records[:FAILS_AT]
+def test_the_record_shows_the_residual_growing_while_the_loss_looks_normal(
+    guarded: Outcome, fails_at: int
+) -> None:
+    before = guarded.records[:fails_at]
     peaks = [max(map(abs, record["observed"]["blocks.23"])) for record in before]
     assert peaks[-1] > 1e10 * peaks[0]
     assert max(record["loss"] for record in before) < 100
@@ -80,11 +88,13 @@ def test_accumulated_micro_batches_are_one_step(folder: Path) -> None:
     outcome.assert_counters_are_right()
 
 
-def test_scan_finds_nothing_in_finite_weights_but_explains_the_rate(config: Path, folder: Path) -> None:
+def test_scan_finds_nothing_in_finite_weights_but_explains_the_rate(
+    config: Path, folder: Path, fails_at: int
+) -> None:
     """This run is dead although every tensor is finite: that needs a forward pass, not a scan."""
-    metrics = run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", FAILS_AT + 3)
-    assert metrics["steps"] == FAILS_AT + 3
-    checkpoint = folder / "plain" / f"step_{FAILS_AT + 3:06d}.pt"
+    metrics = run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", fails_at + 3)
+    assert metrics["steps"] == fails_at + 3
+    checkpoint = folder / "plain" / f"step_{fails_at + 3:06d}.pt"
     assert not bad_tensors(torch.load(checkpoint, weights_only=True))
     code, printed = scan("--last-good", folder / "plain")
     assert code == 0 and f"last good: {checkpoint}" in printed
@@ -93,5 +103,10 @@ def test_scan_finds_nothing_in_finite_weights_but_explains_the_rate(config: Path
 
 
 def test_the_unchanged_script_gets_the_same_explanation(guarded: Outcome, config: Path, folder: Path) -> None:
-    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", FAILS_AT + 2)
-    assert_same_explanation(watched, guarded.incidents[0])
+    """It clips by itself, so it rounds otherwise and may fail some steps later, in the other of the two LayerNorms."""
+    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", FAILS_WITHIN.stop + 10)
+    incident = guarded.incidents[0]
+    assert watched.birth is not None and incident.birth is not None
+    assert watched.birth.op == incident.birth.op and watched.birth.line in LAYER_NORMS
+    assert watched.phase == incident.phase
+    assert watched.findings[0].cause == incident.findings[0].cause

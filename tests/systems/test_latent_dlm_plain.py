@@ -36,11 +36,12 @@ def test_residual_grows_until_the_norm_overflows_in_the_forward(seed: int) -> No
     for state in failure.parts.optimizer.state.values():
         assert not non_finite(state)
 
-    # And so it stays: one more batch may get through; then loss or gradient norm are NaN, and every batch is skipped.
+    # And so it stays: a batch may get through now and then, which one hangs on rounding; with the others loss or
+    # gradient norm are NaN, and they are skipped.
     batches = iter(failure.parts.loader)
     records = [EXAMPLE.train.train_step(failure.parts, next(batches)) for _ in range(12)]
     bad = [math.isnan(record["loss"]) or math.isnan(record["grad_norm"]) for record in records]
-    assert sum(bad) >= 10 and all(bad[-6:])
+    assert sum(bad) >= 10 and sum(bad[-6:]) >= 5, bad
 
 
 def test_float32_fails_in_the_same_way() -> None:

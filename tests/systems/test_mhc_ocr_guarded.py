@@ -26,7 +26,9 @@ EXAMPLE = load_example("mhc_ocr")
 # GradScaler skips the first updates while it looks for its scale, and the loop steps its scheduler all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 
-SEED, FAILS_AT = 16, 4  # counted from 0; an early one of the seeds 0 to 24
+SEED = 16  # an early one of the seeds 0 to 24
+SAVED_EVERY = 3
+FAILS_WITHIN = range(SAVED_EVERY, 11)  # steps, counted from 0; which one hangs on how the processor rounds
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(folder: Path) -> Path:
-    return write_config(EXAMPLE, "config.yaml", folder, eval_plates=2, accelerated={"evaluate_every": 3})
+    return write_config(
+        EXAMPLE, "config.yaml", folder, eval_plates=2, accelerated={"evaluate_every": SAVED_EVERY}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +48,15 @@ def guarded(config: Path, folder: Path) -> Outcome:
     return run_guarded(EXAMPLE, config, folder / "guarded", "--seed", SEED, "--steps", 12)
 
 
+@pytest.fixture(scope="module")
+def fails_at(guarded: Outcome) -> int:
+    return guarded.incidents[0].step
+
+
 def test_the_incident_names_the_convolution_and_float16(guarded: Outcome) -> None:
     incident = guarded.incidents[0]
-    assert (incident.step, incident.phase, incident.trigger) == (FAILS_AT, "forward", "loss")
+    assert incident.step in FAILS_WITHIN
+    assert (incident.phase, incident.trigger) == ("forward", "loss")
     assert incident.birth is not None and incident.birth.op == "aten.convolution.default"
     assert_born(incident, EXAMPLE, "model.py", "return F.relu(self.branch(x) + self.shortcut(x))")
     causes = [finding.cause for finding in incident.findings]
@@ -75,9 +85,12 @@ def test_check_points_show_where_the_streams_grow(guarded: Outcome) -> None:
     assert seen["1.final"].nan + seen["1.final"].inf == 0 < seen["2.final"].nan + seen["2.final"].inf
 
 
-def test_scan_finds_the_poisoned_buffers_and_the_last_good_one(config: Path, folder: Path) -> None:
-    run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", FAILS_AT + 1)
-    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (3, FAILS_AT + 1))
+def test_scan_finds_the_poisoned_buffers_and_the_last_good_one(
+    config: Path, folder: Path, fails_at: int
+) -> None:
+    run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", fails_at + 1)
+    last_saved = fails_at - fails_at % SAVED_EVERY
+    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (last_saved, fails_at + 1))
     state = torch.load(bad, weights_only=True)
     assert bad_tensors(state["model"]) and not bad_tensors(state["optimizer"])
     code, printed = scan("--last-good", folder / "plain")
@@ -88,6 +101,8 @@ def test_scan_finds_the_poisoned_buffers_and_the_last_good_one(config: Path, fol
     assert "lr is 0.0001" in printed and "peak 0.02" in printed
 
 
-def test_the_unchanged_script_gets_the_same_explanation(guarded: Outcome, config: Path, folder: Path) -> None:
-    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", FAILS_AT + 1)
+def test_the_unchanged_script_gets_the_same_explanation(
+    guarded: Outcome, config: Path, folder: Path, fails_at: int
+) -> None:
+    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", fails_at + 1)
     assert_same_explanation(watched, guarded.incidents[0])

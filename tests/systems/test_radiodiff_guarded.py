@@ -20,7 +20,9 @@ from systems.under_guard import (
 )
 
 EXAMPLE = load_example("radiodiff")
-SEED, FAILS_AT = 0, 24  # counted from 0
+SEED = 0
+FAILS_WITHIN = range(18, 41)  # steps, counted from 0; which one hangs on how the processor rounds
+SAVED_EVERY = 8
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(folder: Path) -> Path:
-    return write_config(EXAMPLE, "config.yaml", folder, accelerated={"evaluate_every": 8})
+    return write_config(EXAMPLE, "config.yaml", folder, accelerated={"evaluate_every": SAVED_EVERY})
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +40,15 @@ def guarded(config: Path, folder: Path) -> Outcome:
     return run_guarded(EXAMPLE, config, folder / "guarded", "--seed", SEED, "--steps", 70)
 
 
+@pytest.fixture(scope="module")
+def fails_at(guarded: Outcome) -> int:
+    return guarded.incidents[0].step
+
+
 def test_the_incident_names_the_convolution_and_float16(guarded: Outcome) -> None:
     incident = guarded.incidents[0]
-    assert (incident.step, incident.phase, incident.trigger) == (FAILS_AT, "forward", "loss")
+    assert incident.step in FAILS_WITHIN
+    assert (incident.phase, incident.trigger) == ("forward", "loss")
     text = "return F.conv2d(x, weight, self.bias, self.stride, self.padding)"
     lines = (EXAMPLE.folder / "model.py").read_text().splitlines()
     plain = next(
@@ -76,9 +84,12 @@ def test_every_level_is_in_record_and_incident(guarded: Outcome) -> None:
     assert not any(seen[name].nan or seen[name].inf for name in ("x_noisy", "x_start", "noise"))
 
 
-def test_scan_finds_the_poisoned_checkpoint_and_the_last_good_one(config: Path, folder: Path) -> None:
-    run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", FAILS_AT + 1)
-    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (FAILS_AT, FAILS_AT + 1))
+def test_scan_finds_the_poisoned_checkpoint_and_the_last_good_one(
+    config: Path, folder: Path, fails_at: int
+) -> None:
+    run_plain(EXAMPLE, config, folder / "plain", "--seed", SEED, "--steps", fails_at + 1)
+    last_saved = fails_at - fails_at % SAVED_EVERY
+    good, bad = (folder / "plain" / f"step_{step:06d}.pt" for step in (last_saved, fails_at + 1))
     state = torch.load(bad, weights_only=True)
     assert bad_tensors(state["model"]) and bad_tensors(state["ema"])
     code, printed = scan("--last-good", folder / "plain")
@@ -88,6 +99,8 @@ def test_scan_finds_the_poisoned_checkpoint_and_the_last_good_one(config: Path, 
     assert "lr is 1e-05" in printed and "peak 0.3" in printed
 
 
-def test_the_unchanged_script_gets_the_same_explanation(guarded: Outcome, config: Path, folder: Path) -> None:
-    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", FAILS_AT + 2)
+def test_the_unchanged_script_gets_the_same_explanation(
+    guarded: Outcome, config: Path, folder: Path, fails_at: int
+) -> None:
+    watched = run_watched(EXAMPLE, config, folder, "--seed", SEED, "--steps", fails_at + 2)
     assert_same_explanation(watched, guarded.incidents[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import permutations
@@ -17,6 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
+import preloaded
 from systems.first_nonfinite import first_bad_step
 from systems.load_example import load_example
 
@@ -225,7 +225,7 @@ def test_script_trains_on_after_nan_and_writes_valid_json(configure: Configure, 
     script = EXAMPLE.folder / "train.py"
     command = [sys.executable, str(script), "--config", str(config), "--steps", "2", "--out", "run"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=one_thread, capture_output=True, text=True, check=False)
+    done = preloaded.run(command, cwd=tmp_path, env=one_thread)
     assert done.returncode == 0, done.stderr
 
     def refuse(constant: str) -> None:

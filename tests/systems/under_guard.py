@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ import yaml
 from click.testing import CliRunner
 from torch.utils._pytree import tree_leaves
 
+import preloaded
 from stayfinite.cli import main as command_line
 from stayfinite.findings import Incident
 
@@ -110,13 +110,10 @@ def run_watched(example: SimpleNamespace, config: Path, folder: Path, *options: 
     options_of_run += ["--run-dir", str(folder / "run")]
     command = [sys.executable, "-m", "stayfinite", "run", *options_of_run]
     script = ["train.py", "--config", str(config), "--out", str(folder / "watched"), *map(str, options)]
-    done = subprocess.run(
+    done = preloaded.run(
         [*command, *script],
         cwd=example.folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     incidents = json.loads(found.read_text())["incidents"]

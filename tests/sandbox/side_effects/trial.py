@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fresh_python
+
 from .table import Script
 
 OLD = 1_500_000_000
@@ -144,7 +146,9 @@ def world(base: Path, script: Script) -> Iterator[Path]:
     yield place
 
 
-def tried(script: Script, base: Path, *options: str, sandbox: str = "") -> Trial:
+def tried(
+    script: Script, base: Path, *options: str, sandbox: str = "", run: fresh_python.Run = fresh_python.run
+) -> Trial:
     """Run the script under `stayfinite run` with these options."""
     name = "stayfinite-trial-" + hashlib.sha1(str(base).encode()).hexdigest()[:12]
     outside = [Path("/dev/shm", name), Path("/tmp", name)]
@@ -158,15 +162,7 @@ def tried(script: Script, base: Path, *options: str, sandbox: str = "") -> Trial
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(place / "home")}
         if sandbox:
             environment["STAYFINITE_SANDBOX"] = sandbox
-        done = subprocess.run(
-            command,
-            cwd=place / "work",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        done = run(command, cwd=place / "work", env=environment)
         trial.code, trial.out, trial.err = done.returncode, done.stdout, done.stderr
         trial.tree = {
             **seen(place, script.random),
