@@ -321,6 +321,34 @@ def test_an_overflow_is_foretold_and_a_healthy_copy_is_there(tmp_path: Path) -> 
     guard.close()
 
 
+class _Attention(nn.Module):
+    """float16 scores that no module puts out, of inputs that are 15 % larger each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.calls = nn.Linear(16, 16), nn.Linear(16, 16), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, self.calls = x * 1.15**self.calls, self.calls + 1
+        with torch.autocast("cpu", torch.float16):
+            return (self.query(x) @ self.key(x).transpose(1, 2)).softmax(-1)
+
+
+def test_scores_of_an_attention_are_followed_although_no_output_grows_that_far(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = _Attention()
+    guard = Guard(model, torch.optim.SGD(model.parameters(), 1e-6), run_dir=tmp_path / "run", prove="off")
+    actions = []
+    while not actions or (actions[-1] == "none" and len(actions) < 80):
+        actions.append(guard.step(lambda: model(torch.randn(4, 6, 16)).float()[..., 0].mean()).action)
+    guard.close()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "run.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line.get("event") == "forecast"]
+    assert told and told[0]["what"].startswith("attention score of test_foresight.py:")
+    assert len(actions) < 80 and len(actions) - 1 - told[0]["step"] >= 8
+    assert actions[-1] == "rollback", "growth that was followed to its end"
+
+
 def test_growth_to_its_end_goes_back_at_once_and_far_down_with_the_rate(tmp_path: Path) -> None:
     guard = grow(tmp_path, Policy(), steps=120)
     assert guard.counters.skipped == 1 and guard.counters.rollbacks == 1

@@ -46,6 +46,7 @@ def copies_of(
             course.add(VitalSample(step, {"block": module}))
             schedule.sampled(step, cost)
             schedule.urgent = course.is_urgent
+            schedule.look_again(step, course.steps_left(step))
         schedule.lived(1.0)
         if size(step) >= limit:
             return copies, step

@@ -323,6 +323,20 @@ def test_the_timeline_tells_what_happened_and_not_how_it_was_looked_into(tmp_pat
     assert RunView(open_folder(tmp_path / "at it")).timeline[-1].words == "Trying lower-rate."
 
 
+def test_every_link_within_a_page_leads_somewhere(tmp_path: Path) -> None:
+    """The record tells of three incidents: one is there, one is broken, and the folder of one was removed."""
+    met = [{"event": "incident", "step": step, "incident": f"000{step}"} for step in (1, 2, 3)]
+    write_lines(tmp_path, [step_line(0), *met])
+    write_incident(tmp_path, "0001", incident("gone.py", step=1))
+    write_incident(tmp_path, "0002", incident("gone.py", step=2))
+    (tmp_path / "incidents" / "0002" / "incident.json").write_text("{")
+    page = Elements(render_run(open_folder(tmp_path)))
+    places = {value for _, name, value in page.attributes if name == "id"}
+    links = {value[1:] for _, name, value in page.attributes if name == "href" and value and value[0] == "#"}
+    assert {"incident-0001", "incident-0002"} <= links <= places
+    assert "incident 0003 not on this page" in page.text
+
+
 def test_no_headroom_at_all_is_a_mark_and_leaves_the_axis_logarithmic(tmp_path: Path) -> None:
     lines = [
         {"event": "vitals", "step": i, "modules": {"a": [1.0, 1.0, 1.0]}, "headroom": 9.0} for i in range(3)

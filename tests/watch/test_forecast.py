@@ -16,6 +16,8 @@ from stayfinite.findings.subjects.outlook import (
     VitalSample,
 )
 from stayfinite.watch import forecast
+from stayfinite.watch.course import Course
+from stayfinite.watch.vitals.schedule import Schedule
 
 
 def outlooks(
@@ -74,7 +76,7 @@ def test_growth_that_slowed_down_between_two_samples_is_silent_and_growth_that_w
         return (1 + min(step, 400) ** 2 / 32) * math.exp(noise.gauss(0, 0.05))
 
     assert outlooks(rising, steps) == []
-    assert outlooks(lambda step: 1.02**step, steps)[0].step == 426
+    assert outlooks(lambda step: 1.02**step, steps)[0].step == 545, "15 steps before its end, not 134"
 
 
 def test_a_constant_that_a_script_wrote_is_silent_and_a_value_that_moves_there_is_not() -> None:
@@ -123,6 +125,87 @@ def test_a_scaler_that_looks_for_its_scale_is_silent(settles: int) -> None:
     found = 2.0 ** (16 - settles)
     assert scaled([*way, *[found] * 100]) == []
     assert scaled([*way, 2 * found, 2 * found, *[found] * 100]) == [], "with a pause on the way"
+
+
+def watched(level: Callable[[int], float], steps: int, cost: float) -> tuple[Outlook | None, float]:
+    """A run whose largest float16 output is e to the power of `level`, sampled as the schedule says: its first
+    outlook, and the share of its steps that was sampled."""
+    course, schedule, sampled = Course(), Schedule(), 0
+    for step in range(steps):
+        size = math.exp(level(step))
+        if schedule.wants(step):
+            sampled += 1
+            outlook = course.add(
+                VitalSample(step, {"block": ModuleVital(size, size / 3, 2.0, "Block", FLOAT16_LIMIT)})
+            )
+            schedule.sampled(step, cost)
+            schedule.urgent = course.is_urgent
+            schedule.look_again(step, course.steps_left(step))
+            if outlook is not None:
+                return outlook, sampled / (step + 1)
+        schedule.lived(1.0)
+        if size >= FLOAT16_LIMIT:
+            break
+    return None, sampled / steps
+
+
+@pytest.mark.parametrize(
+    "cost", [0.05, 1.0]
+)  # of a sample, in steps: one in 10, or one in 200, can be afforded
+@pytest.mark.parametrize("takes", [250, 500, 1000])
+@pytest.mark.parametrize("begins", [0, 20, 100, 400, 1500])
+def test_long_growth_is_foretold_in_time_whenever_it_sets_in(begins: int, takes: int, cost: float) -> None:
+    """Each step of its last part is sampled, so that the window holds 16 steps of it: it has lasted for longer."""
+    noise = random.Random(begins + takes)
+    first, last = math.log(3.0), math.log(FLOAT16_LIMIT)
+
+    def level(step: int) -> float:
+        return first + max(0, step - begins) * (last - first) / takes + noise.gauss(0, 0.05)
+
+    outlook, _ = watched(level, begins + 2 * takes, cost)
+    assert outlook is not None
+    assert 8 <= begins + takes - outlook.step <= 100
+
+
+@pytest.mark.parametrize("begins", [100, 300])
+def test_growth_that_has_just_begun_is_foretold_however_long_it_was_level_before(begins: int) -> None:
+    noise = random.Random(begins)
+    outlook, _ = watched(
+        lambda step: 1.0 + max(0, step - begins) * 0.1 + noise.gauss(0, 0.05), begins + 200, 0.05
+    )
+    assert outlook is not None and begins + 100 - outlook.step >= 8
+
+
+@pytest.mark.parametrize("pace", [20, 100, 500])
+@pytest.mark.parametrize("power", [1, 2])
+def test_growth_that_goes_half_of_the_way_and_slows_down_is_silent(power: int, pace: int) -> None:
+    """Looked at more often as it comes nearer, and not taken for one that goes on."""
+    top = 0.6 * math.log(FLOAT16_LIMIT)
+    assert watched(lambda step: top * (1 - math.exp(-step / pace)), 6 * pace + 200, 0.05)[0] is None
+    rises = math.exp(top / power) - 1
+    assert (
+        watched(lambda step: min(top, power * math.log1p(step / pace * rises)), 6 * pace + 200, 0.05)[0]
+        is None
+    )
+
+
+def test_a_level_run_is_sampled_no_more_often_for_it() -> None:
+    noise = random.Random(0)
+    assert watched(lambda step: 5 + noise.gauss(0, 0.2), 5000, 1.0)[1] < 0.015
+
+
+@pytest.mark.parametrize("lowest", [0.001, 3.0])
+def test_scores_that_float16_holds_are_followed_to_its_end(lowest: float) -> None:
+    state, said = forecast.init(), []
+    for step in range(60):
+        score = lowest * (FLOAT16_LIMIT / lowest) ** (step / 60)
+        state, outlook = forecast.update(state, VitalSample(step, scores={"model.py:9": score}))
+        said += [outlook] if outlook is not None else []
+    assert said and (said[0].what, said[0].where) == ("attention score", "model.py:9")
+    assert 60 - said[0].step >= 8
+    assert forecast.exceeds(VitalSample(60, scores={"model.py:9": math.inf}))
+    assert forecast.exceeds(VitalSample(60, scores={"model.py:9": math.nan}))
+    assert not forecast.exceeds(VitalSample(60, scores={"model.py:9": -math.inf})), "all is masked"
 
 
 def test_an_argument_of_exp_is_followed_to_its_limit() -> None:

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -141,6 +142,7 @@ class Foresight:
         self._write(sample)
         outlook = self.course.add(sample)
         self._schedule.urgent = self.course.is_urgent
+        self._schedule.look_again(step, self.course.steps_left(step))
         self._outlook, self._fresh = outlook or self._outlook, True
 
     def _new(self, sentences: Sequence[str]) -> list[str]:
@@ -162,17 +164,7 @@ class Foresight:
 
 
 def _with_run(sample: VitalSample, scale: float | None, floor: float, skipped: float) -> VitalSample:
-    return VitalSample(
-        sample.step,
-        sample.modules,
-        sample.groups,
-        sample.zeros,
-        sample.logits,
-        sample.exponents,
-        scale,
-        floor if scale is not None else None,
-        skipped,
-    )
+    return replace(sample, scale=scale, scale_floor=floor if scale is not None else None, skipped=skipped)
 
 
 def to_line(sample: VitalSample, written: Set[str]) -> dict[str, Any]:

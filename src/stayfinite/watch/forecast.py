@@ -15,6 +15,12 @@ from stayfinite.watch.trend import LEAST, WINDOW, Point, Trend, quantile, trend_
 
 _NEAR = 16
 """A limit is near if the trend reaches it within as many steps as it has been seen, or within this many."""
+_HORIZON = 24
+"""Nothing is said earlier: growth may end on the way. It is looked at often enough not to be said too late."""
+_SOON = 4 * _NEAR
+"""So few steps to a limit, and every one is looked at."""
+_AS_FAST = 0.75
+"""Growth that makes at least this part of another in the same time is about as fast."""
 _COVERED, _COVERED_OF_LONG, _LONG = 0.5, 0.4, math.log(1e12)
 """Of the way from the lowest value seen to the limit, in logarithms; of a long way less is far enough to be sure."""
 _NO_HEADROOM, _CALM, _DOUBLED = math.log(3.0), math.log(3.0), math.log(2.0)
@@ -23,6 +29,12 @@ _MOVES = math.log(1.02)
 _BELOW = 0.999
 _FEW = 4
 _SCALE = "scale "
+_WORDS = {
+    "module": "largest output",
+    "exp": "argument of exp",
+    "score": "attention score",
+    "scale": "loss scale",
+}
 _CANDIDATES = 24
 _GAIN, _KINDS = 1.3, 3
 _CARRIES = 0.7
@@ -65,7 +77,8 @@ def is_urgent(state: ForecastState) -> bool:
 
 def exceeds(sample: VitalSample) -> bool:
     """Something has left the range it can be held in."""
-    return any(m.limit is not None and not m.size < _BELOW * m.limit for m in sample.modules.values())
+    outputs = any(m.limit is not None and not m.size < _BELOW * m.limit for m in sample.modules.values())
+    return outputs or any(not score < _BELOW * FLOAT16_LIMIT for score in sample.scores.values())
 
 
 def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Outlook | None]:
@@ -81,6 +94,8 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
             lowest[key] = (sample.step, value)
     near = sorted(values, key=lambda key: values[key][1] - values[key][0])[:_CANDIDATES]
     near += [key for key in values if not key.startswith("module ") and key not in near]
+    headroom = min((limit - value for value, limit in values.values()), default=math.inf)
+    way = _thinned((*state.way, (sample.step, -headroom))) if headroom < math.inf else state.way
     found: list[tuple[float, str, Trend | None]] = []
     urgent, growing, left = False, 0.0, math.inf
     for key in near:
@@ -91,16 +106,16 @@ def update(state: ForecastState, sample: VitalSample) -> tuple[ForecastState, Ou
             within = max(_NEAR, trend.span)
             enough = _COVERED_OF_LONG if limit - lowest[key][1] > _LONG else _COVERED
             if trend.covered >= enough / 2 and trend.left <= 4 * within:
-                urgent, growing, left = True, max(growing, trend.covered), min(left, trend.left)
-            if trend.covered >= enough and trend.left <= within:
+                growing, left = max(growing, trend.covered), min(left, trend.left)
+                urgent = urgent or trend.left <= _SOON
+            seen = trend.left <= within or (key == near[0] and _has_gone_on(way, trend))
+            if trend.covered >= enough and trend.left <= _HORIZON and seen:
                 found.append((trend.left, key, trend))
                 continue
         if tight:
             urgent = True
             found.append((math.inf, key, trend))
     risen = max((values[key][0] - min(v for _, v in series[key]) for key in near[:1]), default=0.0)
-    headroom = min((limit - value for value, limit in values.values()), default=math.inf)
-    way = _thinned((*state.way, (sample.step, -headroom))) if headroom < math.inf else state.way
     state = replace(
         state,
         series=series,
@@ -152,6 +167,9 @@ def _values(sample: VitalSample) -> dict[str, tuple[float, float]]:
     for place, (value, limit) in sample.exponents.items():
         if 1 < value < limit:
             found[f"exp {place}"] = (math.log(value), math.log(limit))
+    for place, score in sample.scores.items():
+        if 1 < score < _BELOW * FLOAT16_LIMIT:
+            found[f"score {place}"] = (math.log(score), math.log(FLOAT16_LIMIT))
     if sample.scale is not None and sample.scale_floor is not None and sample.scale > sample.scale_floor > 0:
         found[_SCALE] = (-math.log(sample.scale), -math.log(sample.scale_floor))
     return found
@@ -179,9 +197,7 @@ def _with_scale(
 
 
 def _what(key: str) -> str:
-    return {"module": "largest output", "exp": "argument of exp", "scale": "loss scale"}[
-        key.partition(" ")[0]
-    ]
+    return _WORDS[key.partition(" ")[0]]
 
 
 def _left(way: Sequence[Point]) -> float:
@@ -205,6 +221,21 @@ def _left(way: Sequence[Point]) -> float:
         if value - v > least and value - v_middle > 3 * noise:
             fastest = max(fastest, min((value - v) / (step - s), (value - v_middle) / (step - s_middle)))
     return -value / fastest if fastest > 0 else math.inf
+
+
+def _has_gone_on(way: Sequence[Point], trend: Trend) -> bool:
+    """For as many steps as are left it came nearer about as fast as now, and no slower in the second half of them.
+
+    The window holds few steps while each is sampled, however long the growth has lasted.
+    """
+    step, value = way[-1]
+    earlier = [point for point in way if point[0] <= step - trend.left]
+    middle = [point for point in way if point[0] <= step - trend.left / 2]
+    if not earlier or middle[-1][0] == earlier[-1][0]:
+        return False
+    before = (middle[-1][1] - earlier[-1][1]) / (middle[-1][0] - earlier[-1][0])
+    lately = (value - middle[-1][1]) / (step - middle[-1][0])
+    return min(before, lately) >= _AS_FAST * trend.slope and lately >= _AS_FAST * before
 
 
 def _thinned(way: Sequence[Point]) -> tuple[Point, ...]:

@@ -34,7 +34,18 @@ class Trend:
 
 
 def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | None:
-    """The trend of the last samples towards `limit` (both logarithms); None if it does not grow, or not that far."""
+    """The trend of the last samples towards `limit` (both logarithms); None if it does not grow, or not that far.
+
+    Growth that has just begun is seen in the last few alone, however long it was level before.
+    """
+    trend = _trend(points, limit, lowest, _RISE_GOES_ON if points[-1][1] - lowest > _FAR else _RISE)
+    if len(points) > LEAST and (trend is None or not trend.sure):
+        begun = _trend(points[-LEAST:], limit, lowest, _RISE)
+        return begun if begun is not None and begun.sure else trend
+    return trend
+
+
+def _trend(points: Sequence[Point], limit: float, lowest: float, least: float) -> Trend | None:
     if len(points) < LEAST:
         return None
     slopes = _slopes(points)
@@ -43,7 +54,6 @@ def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | No
     earlier, later = _median_slope(points[: middle + 1]), _median_slope(points[middle:])
     now, headroom = min(later, max(usual, 0.0) * 4, _slope_after_a_gap(points)), limit - points[-1][1]
     rise = quantile([v for _, v in points[-3:]], 0.5) - quantile([v for _, v in points[:3]], 0.5)
-    least = _RISE_GOES_ON if points[-1][1] - lowest > _FAR else _RISE
     if usual <= 0 or now <= 0 or rise < least or headroom <= 0:
         return None
     left = headroom / now

@@ -40,6 +40,9 @@ class VitalSample:
     exponents: Mapping[str, tuple[float, float]] = field(
         default_factory=dict
     )  # place -> argument of an exponential, and its limit
+    scores: Mapping[str, float] = field(
+        default_factory=dict
+    )  # place -> largest float16 score before a softmax
     scale: float | None = None
     scale_floor: float | None = None
     skipped: float | None = None  # share of the last steps that were not applied
@@ -63,7 +66,7 @@ class Outlook:
     """A trend that ends at a limit: what a rule about the future of a run examines."""
 
     step: int
-    what: str  # "largest output", "argument of exp", "loss scale"
+    what: str  # "largest output", "argument of exp", "attention score", "loss scale"
     where: str  # the module, or the line
     kind: str  # the class of that module
     value: float

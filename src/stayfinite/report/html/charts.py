@@ -30,7 +30,7 @@ TITLES = {
     "seconds": "Seconds a step",
     "memory_mb": "Memory, MB",
 }
-_FORETOLD = {"loss scale": "scale", "argument of exp": "exponents"}
+_FORETOLD = {"loss scale": "scale", "argument of exp": "exponents", "attention score": "logits"}
 """How a forecast begins, and the quantity it is about; all others are about outputs."""
 
 _LAST = ("seconds", "memory_mb")

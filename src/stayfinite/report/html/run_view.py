@@ -29,6 +29,7 @@ class Row:
     words: str
     incident: str = ""
     times: int = 1
+    is_shown: bool = False  # its incident stands on this page
 
 
 class RunView:
@@ -164,8 +165,10 @@ class RunView:
         """What is being tried on a replay is told until something else has happened; a failure that goes on has one
         incident."""
         rows: list[Row] = []
+        shown = {incident.number for incident in self.incidents}
         for line in self.record.events:
             row = _row(line)
+            row.is_shown = row.incident in shown
             if rows and rows[-1].kind == "proof":
                 rows.pop()
             if row.incident and any(earlier.incident == row.incident for earlier in rows):

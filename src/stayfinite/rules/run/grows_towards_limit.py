@@ -17,9 +17,10 @@ class GrowsTowardsLimit(Rule[Outlook]):
     ## What it finds
     On sampled steps the guard measures what comes out of every module. A finding is made when the logarithm of a
     module's largest output rises steadily (nearly every pair of the last samples says so), at least half of the way
-    to the limit is behind it, and the trend reaches the limit within about as many steps as it has been seen. Or when
-    float16 values stand within a factor of 3 of 65504, step after step. The same is done for the arguments of
-    exponentials and for a loss scale that falls towards its floor. Growth that slows down before the limit is silent.
+    to the limit is behind it, and the trend reaches the limit within about as many steps as it has been seen, and
+    within 24. Or when float16 values stand within a factor of 3 of 65504, step after step. The same is done for the
+    arguments of exponentials, for scores that float16 holds before a softmax, and for a loss scale that falls
+    towards its floor. Growth that slows down before the limit is silent.
 
     ## Why it is bad
     The loss looks normal until one value is not finite; from then on every batch may fail. The weights of now are the
@@ -71,6 +72,8 @@ def _subject(outlook: Outlook) -> str:
         return f"the loss scale is {outlook.value:.3g}, from {outlook.first_value:.3g} at step {outlook.first_step},"
     if outlook.what == "argument of exp":
         return f"the argument of exp in {outlook.where} is {outlook.value:.3g}"
+    if outlook.what == "attention score":
+        return f"the largest score before the softmax in {outlook.where} is {outlook.value:.3g}"
     kind = f" ({outlook.kind})" if outlook.kind else ""
     return f"the largest output of {outlook.where}{kind} is {outlook.value:.3g}"
 
@@ -107,6 +110,11 @@ def _fix(outlook: Outlook) -> str:
         return "look for the forward pass that overflows: no loss scale is small enough for it"
     if outlook.what == "argument of exp":
         return "subtract the maximum before exp (logsumexp, softmax), or bound its argument"
+    if outlook.what == "attention score":
+        return (
+            "normalise queries and keys, divide by the root of their width before they are multiplied, or use "
+            "scaled_dot_product_attention, which adds scores up in float32"
+        )
     bounds = (
         "weights that sum to 1, filters divided by the root of their fan-in, a scaled or normalised residual"
     )

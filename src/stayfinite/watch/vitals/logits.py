@@ -27,6 +27,7 @@ class Logits:
         self._listening: Listening | None = None
         self._first = True
         self._largest: list[Tensor] = []
+        self._places: list[str | None] = []  # of those that float16 must hold
         self._exponents: dict[str, tuple[Tensor, float]] = {}
 
     @staticmethod
@@ -37,7 +38,7 @@ class Logits:
 
     def attach(self) -> None:
         self.detach()
-        self._largest, self._exponents = [], {}
+        self._largest, self._places, self._exponents = [], [], {}
         first, self._first = self._first, False  # in which a script may compile what it will use
         if not first and self.can_be_heard():
             self._listening = Listening()
@@ -55,6 +56,7 @@ class Logits:
             return original(*args, **kwargs)
         if _measurable(given) and given.dim() > 2:  # attention has heads or samples before its rows
             self._largest.append(given.detach().amax())
+            self._places.append(_line() if given.dtype is torch.float16 else None)
         return original(given, *args, **kwargs)
 
     def _attention(self, original: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,6 +67,7 @@ class Logits:
             if first.shape[1:-2] == keys.shape[1:-2]:
                 logits = first @ keys.transpose(-2, -1) * scale
                 self._largest.append(logits.amax())
+                self._places.append(None)  # a fused attention adds them up in float32
         return original(query, key, *args, **kwargs)
 
     def _exponential(self, original: Any, given: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -83,13 +86,18 @@ class Logits:
     def scalars(self) -> list[Tensor]:
         return [*self._largest, *(value for value, _ in self._exponents.values())]
 
-    def told(self, numbers: Iterator[float]) -> tuple[float | None, dict[str, tuple[float, float]]]:
-        """The largest logit, and by line the largest argument of an exponential with its limit."""
-        logits = [
-            value for value in islice(numbers, len(self._largest)) if value > -math.inf
-        ]  # all is masked
+    def told(
+        self, numbers: Iterator[float]
+    ) -> tuple[float | None, dict[str, float], dict[str, tuple[float, float]]]:
+        """The largest logit; by line the largest that float16 holds, and the largest argument of an exponential."""
+        logits = list(islice(numbers, len(self._largest)))
+        scores: dict[str, float] = {}
+        for place, value in zip(self._places, logits, strict=True):
+            if place is not None and not value <= scores.get(place, -math.inf):  # NaN is the largest
+                scores[place] = value
         exponents = {place: (next(numbers), limit) for place, (_, limit) in self._exponents.items()}
-        return max(logits, default=None), exponents
+        seen = [value for value in logits if value > -math.inf]  # else all is masked
+        return max(seen, default=None), scores, exponents
 
 
 def _measurable(value: Any) -> bool:

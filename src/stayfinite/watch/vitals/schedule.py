@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _FIRST_SAMPLES = 40
 """These are taken whatever they cost: a run that dies young is to be foreseen, too. They reach to step 128."""
 _SAMPLES_AFTER_GOING_BACK = 24
@@ -10,6 +12,8 @@ _SHARE = 0.005
 _PER_DOUBLING, _WIDEST = 16, 64
 _DENSE_SAMPLES, _DENSE_A_STEP = 64.0, 0.03
 """Samples at every step while something runs towards a limit: so many at once, and so many earned a step."""
+_OF_THE_WAY = 4
+"""What comes nearer to a limit is looked at again before more than this part of the steps to there has gone by."""
 _RANKS_EVERY = 64
 """With several ranks all must sample the same steps, and clocks differ: a fixed interval."""
 _BYTES_AT_FIRST, _BYTES_A_STEP = 400_000, 40
@@ -24,15 +28,21 @@ class Schedule:
         self._spent = self._lived = 0.0
         self._origin = 0  # from where intervals are counted
         self._dense_left = _DENSE_SAMPLES
+        self._due = (
+            math.inf
+        )  # from this step on it is looked at, as often as is allowed while something grows
         self.urgent = False  # something grows towards a limit
 
     def wants(self, step: int) -> bool:
         if self._several:
             return step < _PER_DOUBLING or step % _RANKS_EVERY == 0
-        if self.urgent and self._dense_left >= 1:
+        if self._is_pressing(step) and self._dense_left >= 1:
             return True
         within = self._samples < _FIRST_SAMPLES or self._spent <= _SHARE * self._lived
         return within and step >= self._next
+
+    def _is_pressing(self, step: int) -> bool:
+        return self.urgent or step >= self._due
 
     def expects(self, step: int, *, sampling: bool) -> bool:
         """Will the step after this one be sampled, as far as is known?"""
@@ -46,10 +56,15 @@ class Schedule:
         free = self._samples < _FIRST_SAMPLES
         self._samples += 1
         self._next = self._after(step)
-        if self.urgent and not free:
+        if self._is_pressing(step) and not free:
             self._dense_left -= 1
         elif not free:
             self._spent += seconds
+        self._due = math.inf
+
+    def look_again(self, step: int, left: float) -> None:
+        """So many steps are left, as fast as something comes nearer to a limit: not to be slept through."""
+        self._due = step + max(1.0, left / _OF_THE_WAY)
 
     def lived(self, seconds: float) -> None:
         """A step, sampled or not, took so long."""
@@ -66,5 +81,5 @@ class Schedule:
 
     def went_back(self, step: int) -> None:
         """The run goes on from an earlier state: it is looked at as at its beginning, for a while."""
-        self._origin, self._next, self.urgent = step, step, False
+        self._origin, self._next, self._due, self.urgent = step, step, math.inf, False
         self._samples = min(self._samples, _FIRST_SAMPLES - _SAMPLES_AFTER_GOING_BACK)

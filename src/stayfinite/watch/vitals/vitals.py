@@ -114,8 +114,14 @@ class Vitals:
             at += count
         modules, zeros = self._modules.told(parts[0])
         groups, shares = self._groups.told(parts[1])
-        logits, exponents = self._logits.told(iter(parts[2]))
+        logits, scores, exponents = self._logits.told(iter(parts[2]))
         self.seconds += time.perf_counter() - began + self._modules.seconds
         return VitalSample(
-            step, modules, groups=groups, zeros={**zeros, **shares}, logits=logits, exponents=exponents
+            step,
+            modules,
+            groups=groups,
+            zeros={**zeros, **shares},
+            logits=logits,
+            exponents=exponents,
+            scores=scores,
         )
