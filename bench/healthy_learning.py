@@ -19,7 +19,7 @@ Watched = Callable[..., Guard]
 """As Guard is made, but for the folder."""
 
 
-def _lost(loss: float | None) -> float:
+def lost(loss: float | None) -> float:
     assert loss is not None, "a step that is waited for has a loss"
     return loss
 
@@ -37,7 +37,7 @@ def free_lengths(watched: Watched, steps: int) -> Losses:
         x = torch.randn(64, 8)
         return F.cross_entropy(model(x), target(x).argmax(-1))
 
-    return [_lost(guard.step(loss).loss) for _ in range(steps)]
+    return [lost(guard.step(loss).loss) for _ in range(steps)]
 
 
 def free_critic(watched: Watched, steps: int) -> Losses:
@@ -58,7 +58,7 @@ def free_critic(watched: Watched, steps: int) -> Losses:
 
     losses = []
     for _ in range(steps):
-        losses.append(_lost(guard.step(distance, optimizer=of_critic).loss))
+        losses.append(lost(guard.step(distance, optimizer=of_critic).loss))
         guard.step(lambda: -critic(maker(torch.randn(32, 4))).mean(), optimizer=of_maker)
     return losses
 
@@ -90,7 +90,7 @@ def longer_lives(watched: Watched, steps: int) -> Losses:
         gain = (torch.stack(chosen) * better * lives).sum(0).mean()
         return F.smooth_l1_loss(values * lives, returns) - gain / 100
 
-    return [_lost(guard.step(loss).loss) for _ in range(steps)]
+    return [lost(guard.step(loss).loss) for _ in range(steps)]
 
 
 def discounted_values(watched: Watched, steps: int) -> Losses:
@@ -113,7 +113,7 @@ def discounted_values(watched: Watched, steps: int) -> Losses:
         def loss(now: Tensor = now, action: Tensor = action, wanted: Tensor = wanted) -> Tensor:
             return F.smooth_l1_loss(model(now).gather(1, action), wanted)
 
-        losses.append(_lost(guard.step(loss).loss))
+        losses.append(lost(guard.step(loss).loss))
     return losses
 
 
@@ -132,7 +132,7 @@ def harder_tasks(watched: Watched, steps: int) -> Losses:
             wanted = torch.stack([task(x).argmax(-1) for task in tasks])[kinds, torch.arange(64)]
             return F.cross_entropy(model(x + 3 * kinds[:, None]), wanted)
 
-        losses.append(_lost(guard.step(loss).loss))
+        losses.append(lost(guard.step(loss).loss))
     return losses
 
 
@@ -165,7 +165,7 @@ def scale_that_climbs(watched: Watched, steps: int) -> Losses:
             logits = model(x)
         return 1e-6 * F.cross_entropy(logits.float(), target(x).argmax(-1))
 
-    return [_lost(guard.step(loss).loss) for _ in range(steps)]
+    return [lost(guard.step(loss).loss) for _ in range(steps)]
 
 
 def surer_predictions(watched: Watched, steps: int) -> Losses:
@@ -180,7 +180,7 @@ def surer_predictions(watched: Watched, steps: int) -> Losses:
         wanted = target(x) + 0.01 * torch.randn(64, 1)
         return (((mean - wanted).square() * torch.exp(-log_variance) + log_variance) / 2).mean()
 
-    return [_lost(guard.step(loss).loss) for _ in range(steps)]
+    return [lost(guard.step(loss).loss) for _ in range(steps)]
 
 
 def thawed(watched: Watched, steps: int) -> Losses:
@@ -200,7 +200,7 @@ def thawed(watched: Watched, steps: int) -> Losses:
             x = torch.randn(64, 8)
             return F.cross_entropy(model(x), target(x).argmax(-1))
 
-        losses.append(_lost(guard.step(loss).loss))
+        losses.append(lost(guard.step(loss).loss))
     return losses
 
 

@@ -1,4 +1,4 @@
-"""Forty-eight healthy trainings of different kinds: no forecast, no refused step, no finding.
+"""Sixty healthy trainings of different kinds: no forecast, no refused step, no finding.
 
     python bench/healthy_runs.py [NAME ...]
 
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import healthy_changes as changes
 import healthy_learning as learning
 import healthy_limits as limits
+import healthy_schedules as schedules
 
 Loss = Callable[[], Tensor]
 Made = tuple[nn.Module, Loss]
@@ -327,6 +328,9 @@ KINDS: dict[str, tuple[Callable[[], Made], int, float, str]] = {
 }
 
 
+LOOPS = {**learning.KINDS, **schedules.KINDS}
+
+
 def _losses(name: str, folder: Path, steps: int | None) -> tuple[list[float], Guard]:
     """Train one of the kinds above under a guard."""
     make, usual, rate, extra = KINDS[name]
@@ -354,8 +358,8 @@ def _losses(name: str, folder: Path, steps: int | None) -> tuple[list[float], Gu
 
 
 def _learnt(name: str, folder: Path, steps: int | None) -> tuple[list[float], Guard]:
-    """Those of bench/healthy_learning.py, which have loops of their own."""
-    train, usual = learning.KINDS[name]
+    """Those that have loops of their own."""
+    train, usual = LOOPS[name]
     guards: list[Guard] = []
 
     def watched(*parts: Any, **options: Any) -> Guard:
@@ -388,7 +392,7 @@ def main(chosen: list[str]) -> int:
     print(
         f"{'training':34} {'steps':>5} {'loss':>16} {'refused':>7} {'forecasts':>9} {'vitals':>6}  findings"
     )
-    names = chosen or [*KINDS, *learning.KINDS]
+    names = chosen or [*KINDS, *LOOPS]
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             seen = run(name, Path(folder))

@@ -17,6 +17,7 @@ from stayfinite.findings.subjects.outlook import (
 )
 from stayfinite.watch import forecast
 from stayfinite.watch.course import Course
+from stayfinite.watch.trend import trend_of
 from stayfinite.watch.vitals.schedule import Schedule
 
 
@@ -174,6 +175,21 @@ def test_growth_that_has_just_begun_is_foretold_however_long_it_was_level_before
         lambda step: 1.0 + max(0, step - begins) * 0.1 + noise.gauss(0, 0.05), begins + 200, 0.05
     )
     assert outlook is not None and begins + 100 - outlook.step >= 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_six_samples_that_happen_to_rise_are_no_beginning_where_samples_differ_by_decades(seed: int) -> None:
+    """As the states of an agent that has fallen over and goes on falling: 1e7 in one step, 1e13 in another."""
+    chance = random.Random(seed)
+    before = [(step, chance.uniform(math.log(1e6), math.log(1e14))) for step in range(10)]
+    rises = [(10 + i, value) for i, value in enumerate(sorted(chance.uniform(14, 32) for _ in range(6)))]
+    trend = trend_of([*before, *rises], math.log(SQUARED_LIMIT), math.log(50.0))
+    assert trend is None or not trend.sure
+    level = [(step, math.log(1e6) + chance.gauss(0, 0.1)) for step in range(10)]
+    begun = trend_of(
+        [*level, *((10 + i, math.log(1e6) + i + 1) for i in range(6))], math.log(SQUARED_LIMIT), 4.0
+    )
+    assert begun is not None and begun.sure
 
 
 @pytest.mark.parametrize("pace", [20, 100, 500])

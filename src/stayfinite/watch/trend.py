@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 WINDOW, LEAST = 16, 6
 """Samples that a trend is made of, at the most and at the least."""
 _RISE, _RISE_GOES_ON, _FAR = math.log(3.0), 0.25, math.log(30.0)
 """By how much the value must have grown within the window; less is enough once it has come 30 times its lowest."""
+_STANDS_OUT = 3
+"""So many times what it varied by before is more than one sample differs from the next."""
 _SPARSE = 4
 """One sample of so many, or fewer, in the second half of the time are few."""
 
@@ -36,12 +38,15 @@ class Trend:
 def trend_of(points: Sequence[Point], limit: float, lowest: float) -> Trend | None:
     """The trend of the last samples towards `limit` (both logarithms); None if it does not grow, or not that far.
 
-    Growth that has just begun is seen in the last few alone, however long it was level before.
+    Growth that has just begun is seen in the last few alone, however long it was level before, if they stand out.
     """
     trend = _trend(points, limit, lowest, _RISE_GOES_ON if points[-1][1] - lowest > _FAR else _RISE)
     if len(points) > LEAST and (trend is None or not trend.sure):
-        begun = _trend(points[-LEAST:], limit, lowest, _RISE)
-        return begun if begun is not None and begun.sure else trend
+        earlier, last = points[: 1 - LEAST], points[-LEAST:]
+        varied = quantile([abs(b[1] - a[1]) for a, b in pairwise(earlier)], 0.5)
+        begun = _trend(last, limit, lowest, max(_RISE, _STANDS_OUT * varied))
+        if begun is not None and begun.sure and last[-1][1] > max(value for _, value in earlier):
+            return begun
     return trend
 
 
