@@ -130,3 +130,19 @@ def test_too_few_applied_updates_stop_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, False, {i for i in range(40) if i % 3}, policy=Policy(min_applied_window=20))
     with pytest.raises(RunStopped, match="less than 50% of the last 20 steps"):
         run.go(40)
+
+
+@pytest.mark.parametrize(
+    ("ending", "lost"),
+    [({17, 18, 19}, 7), ({22, 23, 24}, 2)],
+    ids=["before it is over", "when it is over"],
+)
+def test_a_copy_that_is_due_in_the_middle_of_a_trouble_is_taken_when_it_is_over(
+    tmp_path: Path, ending: set[int], lost: int
+) -> None:
+    """Due before step 16, between failures: the run goes back to that of step 8, or to the one before step 20."""
+    policy = Policy(lower_lr_after=None, rollback_after=3)
+    run = Run(tmp_path, False, {13, 15} | ending, snapshot_every=8, policy=policy, locate=False)
+    run.go(max(ending) + 1)
+    assert run.guard.counters.rollbacks == 1
+    assert run.guard.counters.rolled_back == lost

@@ -47,6 +47,7 @@ class Maintenance:
         self._state, self._health, self._probe = run.state, run.health, run.probe
         self._recovery, self._watcher, self._reporter = run.recovery, run.watcher, run.reporter
         self._last = -1
+        self._owed = False  # a copy was due in the middle of a trouble: it is taken when that is over
         self._obstacle: str | None = None  # why the last copy could not be taken
         self._largest_kept = 0.0  # the largest value in the last copy
         self.position = DataPosition()
@@ -70,12 +71,13 @@ class Maintenance:
             return
         self._last = step
         self._recovery.staging.between_steps()
-        calm = self._recovery.ladder.failures_in_a_row == 0
-        if calm:
+        ladder, last_good = self._recovery.ladder, self._recovery.last_good
+        if ladder.failures_in_a_row == 0:
             self._precaution.before_step(step, self._keep_if_good, self.clean_checkpoint)
-            calm = self._precaution.may_copy(step) or not self._recovery.last_good.available
-        is_time = self._keeper.is_due(step) or self._recovery.last_good.is_elsewhere
-        copy = calm and is_time  # under join() each rank has its own
+        is_time = self._owed or self._keeper.is_due(step) or last_good.is_elsewhere
+        self._owed = is_time and not ladder.is_calm
+        may = self._precaution.may_copy(step) or not last_good.available
+        copy = is_time and not self._owed and may  # under join() each rank has its own
         look = due.check_every > 0 and step > 0 and step % due.check_every == 0
         if copy or look:
             good = self._inspection.look(before_copy=copy)

@@ -45,6 +45,7 @@ class Counters:
 
 _COUNTED = tuple(field.name for field in fields(Counters))
 _THE_ONLY_ONE = (0,)
+_CALM = 4  # decisions
 
 
 class Ladder:
@@ -75,6 +76,11 @@ class Ladder:
     def failures_in_a_row(self) -> int:
         """The longest row of any optimizer."""
         return max(self._in_a_row.values(), default=0)
+
+    @property
+    def is_calm(self) -> bool:
+        """None of the last decisions was a refusal: one success between two failures is no end of a trouble."""
+        return all(list(self._recent)[-_CALM:])
 
     def success(self, who: Collection[int] = _THE_ONLY_ONE, *, whole: bool = True) -> None:
         """A step was applied; `whole`: with all of its loss."""
