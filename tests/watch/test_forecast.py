@@ -15,6 +15,7 @@ from stayfinite.findings.subjects.outlook import (
     Outlook,
     VitalSample,
 )
+from stayfinite.rules.run.grows_towards_limit import GrowsTowardsLimit
 from stayfinite.watch import forecast
 from stayfinite.watch.course import Course
 from stayfinite.watch.trend import trend_of
@@ -218,7 +219,16 @@ def test_scores_that_float16_holds_are_followed_to_its_end(lowest: float) -> Non
         state, outlook = forecast.update(state, VitalSample(step, scores={"model.py:9": score}))
         said += [outlook] if outlook is not None else []
     assert said and (said[0].what, said[0].where) == ("attention score", "model.py:9")
+    (finding,) = GrowsTowardsLimit().check(said[0])
+    assert finding.cause == "FP16_OVERFLOW" and "65504 (where float16 ends)" in finding.message
+    assert "the largest score before the softmax in model.py:9" in finding.message
     assert 60 - said[0].step >= 8
+    blocks = {f"blocks.{i}": ModuleVital(4.0**i, 4.0**i / 2, 4.0, "Block") for i in range(1, 7)}
+    state = forecast.init()
+    for step in range(said[0].step + 1):
+        score = lowest * (FLOAT16_LIMIT / lowest) ** (step / 60)
+        state, outlook = forecast.update(state, VitalSample(step, blocks, scores={"model.py:9": score}))
+    assert outlook is not None and outlook.modules == [*blocks, "model.py:9"], "what leads there is named"
     assert forecast.exceeds(VitalSample(60, scores={"model.py:9": math.inf}))
     assert forecast.exceeds(VitalSample(60, scores={"model.py:9": math.nan}))
     assert not forecast.exceeds(VitalSample(60, scores={"model.py:9": -math.inf})), "all is masked"

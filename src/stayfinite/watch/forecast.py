@@ -276,7 +276,7 @@ def _outlook(
 ) -> Outlook:
     where = key.partition(" ")[2]
     module = sample.modules.get(where)
-    limit = math.exp(value[1])
+    limit = FLOAT16_LIMIT if key.startswith("score ") else math.exp(value[1])
     headroom = value[1] - value[0]
     jump = max((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(points) if b[0] > a[0])
     size = math.exp(-value[0]) if key == _SCALE else math.exp(value[0])
@@ -296,5 +296,5 @@ def _outlook(
         first_step=first[0],
         first_value=first[1],
         dtype=_DTYPES.get(module.limit or 0.0, "") if module is not None else "",
-        amplifiers=amplifiers(sample.modules) if module is not None else (),
+        amplifiers=amplifiers(sample.modules) if key.startswith(("module ", "score ")) else (),
     )
