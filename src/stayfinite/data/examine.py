@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from stayfinite.readers.checkpoint import Unreadable
 from stayfinite.readers.checkpoint.contents import ITEM_SIZE
 from stayfinite.readers.data import StoredArray, StoredData, UnreadableData, read_data
 from stayfinite.readers.data.array import BLOCK
+from stayfinite.readers.threads import on_threads
 
 if TYPE_CHECKING:
     import torch
@@ -167,11 +167,7 @@ def _states(
     units = [(begin, min(begin + step, array.rows)) for begin in range(0, array.rows, step)]
     if len(units) < 2 or any(kind in (Use.LABEL, Use.LENGTH, Use.BOX) for _, _, kind in parts):
         return run(0, None)
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="stayfinite-data")
-    try:
-        results = list(pool.map(lambda unit: run(*unit), units))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    results = on_threads(lambda unit: run(*unit), units, jobs)
     return [merge([result[index] for result in results]) for index in range(len(parts))]
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from stayfinite.readers.threads import on_threads
 
 if TYPE_CHECKING:
     import torch
@@ -67,20 +68,17 @@ def _by_one_sort(keys: torch.Tensor, jobs: int) -> torch.Tensor:
     def rows_of(begin: int) -> Any:
         return begin + table.take(places(words[begin : begin + _TOGETHER]), mode="wrap").nonzero()[0]
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="stayfinite-data") as pool:
-        parts = [ordered]
-        while (
-            len(parts) < jobs
-        ):  # the lower and the upper half of each, so that threads can share the sorting
-            list(pool.map(lambda part: part.partition(len(part) // 2), parts))
-            parts = [half for part in parts for half in (part[: len(part) // 2], part[len(part) // 2 :])]
-        list(pool.map(lambda part: part.sort(), parts))
-        shared = numpy.concatenate(list(pool.map(equal_neighbours, range(0, count, _TOGETHER))))
-        if not len(shared):
-            return torch.empty(0, dtype=torch.int64)
-        table = numpy.zeros(1 << 16, "bool")
-        table[places(shared)] = True
-        return torch.from_numpy(numpy.concatenate(list(pool.map(rows_of, range(0, count, _TOGETHER)))))
+    parts = [ordered]
+    while len(parts) < jobs:  # the lower and the upper half of each, so that threads can share the sorting
+        on_threads(lambda part: part.partition(len(part) // 2), parts, jobs)
+        parts = [half for part in parts for half in (part[: len(part) // 2], part[len(part) // 2 :])]
+    on_threads(lambda part: part.sort(), parts, jobs)
+    shared = numpy.concatenate(on_threads(equal_neighbours, range(0, count, _TOGETHER), jobs))
+    if not len(shared):
+        return torch.empty(0, dtype=torch.int64)
+    table = numpy.zeros(1 << 16, "bool")
+    table[places(shared)] = True
+    return torch.from_numpy(numpy.concatenate(on_threads(rows_of, range(0, count, _TOGETHER), jobs)))
 
 
 def _by_groups(keys: torch.Tensor, jobs: int) -> torch.Tensor:
@@ -112,9 +110,8 @@ def _by_groups(keys: torch.Tensor, jobs: int) -> torch.Tensor:
         rows = numpy.concatenate([order[part] for part in parts]) if positions.numel() else order[:0]
         return torch.from_numpy(rows)[positions]
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="stayfinite-data") as pool:
-        borders = list(pool.map(deal, range(0, count, _TOGETHER)))
-        return torch.cat(list(pool.map(meet, range(groups)))).to(torch.int64)
+    borders = on_threads(deal, range(0, count, _TOGETHER), jobs)
+    return torch.cat(on_threads(meet, range(groups), jobs)).to(torch.int64)
 
 
 def beside(ordered: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stayfinite.findings.subjects.checkpoint import Statistics
 from stayfinite.readers.checkpoint.contents import TensorRef
@@ -17,6 +16,7 @@ from stayfinite.readers.checkpoint.half_range import available, half_range
 from stayfinite.readers.checkpoint.pieces import Piece, only_bytes, pieces, readable, repeats
 from stayfinite.readers.checkpoint.source import Unreadable
 from stayfinite.readers.checkpoint.tiny import TinyTensors, is_tiny
+from stayfinite.readers.threads import on_threads
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ def measure(
             first_pass(unit)
         advance(small)
 
-    _run(first_passes, _batches(units, refs), jobs, stop)
+    on_threads(first_passes, _batches(units, refs), jobs, stop)
     again: list[int] = []
     for index, stats in enumerate(results):
         if isinstance(stats, Statistics) and index in ranges:
@@ -87,7 +87,7 @@ def measure(
         except (Unreadable, OSError) as trouble:
             results[index] = str(trouble)
 
-    _run(second_pass, again, jobs, stop)
+    on_threads(second_pass, again, jobs, stop)
     return results
 
 
@@ -115,25 +115,6 @@ def _batches(
         made[-1].append(unit)
         room -= max(size, 1)
     return made
-
-
-def _run(task: Callable[[Any], None], items: Sequence[Any], jobs: int, stop: threading.Event) -> None:
-    """In this thread for one job; else in a pool that Ctrl-C can end at once."""
-    if jobs <= 1 or len(items) <= 1:
-        for item in items:
-            task(item)
-        return
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="stayfinite-scan")
-    try:
-        futures = [pool.submit(task, item) for item in items]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-    except BaseException:
-        stop.set()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _range(piece: Piece, stop: threading.Event, advance: Callable[[int], None]) -> tuple[float, float]:

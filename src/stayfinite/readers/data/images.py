@@ -6,11 +6,11 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stayfinite.readers.data.array import StoredArray, StoredData, UnreadableData
+from stayfinite.readers.threads import on_threads
 
 if TYPE_CHECKING:
     import torch
@@ -46,15 +46,14 @@ def _extremes(paths: Sequence[str], data: StoredData, jobs: int) -> Iterator[tup
     """The lowest and the highest pixel of each image; NaN for one that cannot be read, which is noted as a problem."""
     import torch
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for first in range(0, len(paths), _AT_ONCE):
-            part = paths[first : first + _AT_ONCE]
-            results = list(pool.map(_extreme, part))
-            for path, result in zip(part, results, strict=True):
-                if isinstance(result, str):
-                    data.problems.append((path, result))
-            rows = [result if not isinstance(result, str) else (0.0, 1.0) for result in results]
-            yield first, torch.tensor(rows, dtype=torch.float64)
+    for first in range(0, len(paths), _AT_ONCE):
+        part = paths[first : first + _AT_ONCE]
+        results = on_threads(_extreme, part, jobs)
+        for path, result in zip(part, results, strict=True):
+            if isinstance(result, str):
+                data.problems.append((path, result))
+        rows = [result if not isinstance(result, str) else (0.0, 1.0) for result in results]
+        yield first, torch.tensor(rows, dtype=torch.float64)
 
 
 def _extreme(path: str) -> tuple[float, float] | str:
