@@ -78,6 +78,7 @@ def update(state: RowState, block: torch.Tensor, first: int, watch: Watch) -> No
     low, high = bounds(block)
     if watch.part == ONE_WORD and _nothing_to_look_at(state, low, high, watch):
         state.minimum, state.maximum = min(state.minimum, low), max(state.maximum, high)
+        _note_peak(state, max(-low, high))
         return
     values = comparable(block)
     if values.dim() > block.dim():  # complex values as pairs
@@ -106,7 +107,7 @@ def _nothing_to_look_at(state: RowState, low: float, high: float, watch: Watch) 
         watch.high is not None and not high <= watch.high
     ):
         return False
-    return len(state.block_peaks) == _PEAKS and max(-low, high) <= _FAR * state.block_peaks[_PEAKS // 2]
+    return bool(state.block_peaks) and max(-low, high) <= _FAR * _usual_peak(state)
 
 
 def _is_sampled(state: RowState) -> bool:
@@ -169,7 +170,7 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
     if not math.isfinite(low + high) or not values.is_floating_point():
         return
     peak = max(abs(low), abs(high))
-    usual = state.block_peaks[len(state.block_peaks) // 2] if state.block_peaks else 0.0
+    usual = _usual_peak(state)
     if not state.block_peaks and values.shape[0] > 8:
         some = _some(values, first)
         peaks = torch.amax(some.float().abs(), dim=1)
@@ -179,6 +180,14 @@ def _find_far(state: RowState, values: torch.Tensor, first: int, low: float, hig
         _add(state.far, rows, first)
         state.far_value = max(state.far_value, peak)
         peak = usual
+    _note_peak(state, peak)
+
+
+def _usual_peak(state: RowState) -> float:
+    return state.block_peaks[len(state.block_peaks) // 2] if state.block_peaks else 0.0
+
+
+def _note_peak(state: RowState, peak: float) -> None:
     if len(state.block_peaks) < _PEAKS:
         insort(state.block_peaks, peak)
 
