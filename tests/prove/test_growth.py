@@ -13,7 +13,7 @@ from stayfinite import Guard, Policy, RunStopped
 from stayfinite.findings import Incident
 from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.past_steps import FURTHER, MOST_STEPS, PastSteps
-from stayfinite.guarding.trajectory import Course, passes_again
+from stayfinite.guarding.trajectory import Course, passes_again, still_grows
 from stayfinite.sandbox.fork import obstacle
 from stayfinite.watch.watcher import Call, Window
 
@@ -255,3 +255,17 @@ def test_steps_that_pass_a_limit_again_are_counted() -> None:
     assert passes_again(alone, 65504.0) is None
     assert passes_again(again, 65504.0) == 2
     assert passes_again(Course(made=1, sizes=(9e4,)), 65504.0) is None  # nothing came after it
+
+
+def test_growth_that_comes_to_a_rest_needed_no_more_than_room() -> None:
+    led = Course(made=12, failed_at=12, sizes=(*(40 * 1.8**step for step in range(12)), 1e300))
+    resting = Course(
+        made=20, sizes=tuple(7e4 + 6e3 * step for step in range(20))
+    )  # x 2.6, at a tenth of the pace
+    going_on = Course(made=20, sizes=tuple(7e4 * 1.5**step for step in range(20)))
+    assert still_grows(resting, led) is None
+    assert still_grows(going_on, led) == (going_on.sizes[0], going_on.sizes[-1])
+    young = Course(made=1, failed_at=1, sizes=(6e4, 1e300))  # nobody knows how fast it was
+    assert still_grows(resting, young) is not None
+    level = Course(made=20, sizes=(7e4,) * 20)
+    assert still_grows(level, led) is None

@@ -26,7 +26,8 @@ class RateTrials:
     def added_to(self, report: ProofReport, attempted: Mapping[str, Attempted]) -> list[Tried]:
         """What was tried, with going back, a lower rate, warm-up, clipping, bounded growth: those that fit the birth.
 
-        Where the state is to blame these come first. It is asked of a wider dtype whether it lasts.
+        Where the state is to blame these come first, but for a wider dtype that is shown to last: then the growth has
+        come to a rest by itself, and the narrow dtype was all that it did not fit.
         """
         steps = self._trajectory.steps
         self._say(f"making the last {steps} steps again, from the last good copy")
@@ -42,10 +43,14 @@ class RateTrials:
         by_growth = self._blocks() is not None and any(one.proved for one in found)
         found += self._courses((None,), null)
         sick = of_state or by_growth
-        known = [self._ahead(one, attempted, by_growth=by_growth, sick=sick) for one in report.tried]
+        led = null if sick else None
+        known = [self._ahead(one, attempted, led, by_growth=by_growth) for one in report.tried]
         found += self._courses(self._fitting(over_steps=False), null)
         found.sort(key=lambda one: (not one.proved, one.popular, one.remedy != "bounded-growth"))
-        return [*found, *known] if of_state else [*known, *found]
+        if not of_state:
+            return [*known, *found]
+        lasting = [one for one in known if one.proved and _is_wider(one, attempted)]
+        return [*lasting, *found, *(one for one in known if one not in lasting)]
 
     def _courses(self, remedies: Sequence[Remedy | None], null: Course) -> list[Tried]:
         """Each over the same steps. `None`: going back, at a lower rate."""
@@ -82,25 +87,26 @@ class RateTrials:
         found = [one for one in fitting if one.over_steps] if over_steps else of_updates
         return sorted(found, key=lambda one: (one.rank, one.name))
 
-    def _ahead(self, one: Tried, attempted: Mapping[str, Attempted], *, by_growth: bool, sick: bool) -> Tried:
-        """A wider dtype: is it finite in the next steps too, and, where the state is `sick`, has the growth ended?
+    def _ahead(
+        self, one: Tried, attempted: Mapping[str, Attempted], led: Course | None, *, by_growth: bool
+    ) -> Tried:
+        """A wider dtype: is it finite in the next steps too, and has the growth ended?
 
-        `by_growth`: repeated blocks enlarge, and what bounds that, and nothing else, makes the same steps finite.
+        `led`: the steps that led there, where the state is sick. `by_growth`: repeated blocks enlarge, and what bounds
+        that, and nothing else, makes the same steps finite.
         """
-        known = attempted.get(one.remedy)
-        if known is None or not any(remedy.only_wider for remedy in known.remedies):
+        if one.verdict not in ("proved", "unclear") or not _is_wider(one, attempted):
             return one
-        if one.verdict not in ("proved", "unclear") or one.control:
-            return one
+        known = attempted[one.remedy]
         self._say(f"looking {FURTHER} steps ahead with {one.remedy}")
         course = self._trajectory.from_here(self._left(), known.remedies, known.texts)
-        if course.error and not sick:
+        if course.error and led is None:
             return one
         if course.error:
             why = "finite now; there was no time to see whether it lasts, with a state that has grown"
             return replace(one, verdict="unclear", reason=why)
         steps = max(0, course.made - 1)
-        later = _fails_later(course) or (_grows_on(course) if sick else None)
+        later = _fails_later(course) or (_grows_on(course, led) if led is not None else None)
         if by_growth:
             later = later or self._lives_on(course)
         if later is None:
@@ -131,6 +137,11 @@ class RateTrials:
         return max(1.0, self._end - time.monotonic())
 
 
+def _is_wider(one: Tried, attempted: Mapping[str, Attempted]) -> bool:
+    known = attempted.get(one.remedy)
+    return known is not None and not one.control and any(remedy.only_wider for remedy in known.remedies)
+
+
 def _fails_later(course: Course) -> str | None:
     if course.failed_at is None:
         return None
@@ -138,8 +149,8 @@ def _fails_later(course: Course) -> str | None:
     return f"finite now, not finite {later}: it postpones, the state goes on growing"
 
 
-def _grows_on(course: Course) -> str | None:
-    grown = still_grows(course)
+def _grows_on(course: Course, led: Course) -> str | None:
+    grown = still_grows(course, led)
     if grown is None:
         return None
     return f"finite now, but outputs grow on from {grown[0]:.2g} to {grown[1]:.2g} in the next steps: it postpones"

@@ -27,6 +27,9 @@ from stayfinite.watch.losses import as_loss, split_aux
 from stayfinite.watch.watcher import Window
 
 _GROWS: Final = 2.0
+_GOES_ON: Final = 1 / 3
+"""Of the pace in the second half of the way to the failure: what is slower comes to a rest."""
+_FEW: Final = 4
 _MOVED: Final = 1e-6
 
 
@@ -287,9 +290,23 @@ def passes_again(course: Course, limit: float) -> int | None:
     return sum(size > limit for size in course.sizes[1:]) or None
 
 
-def still_grows(course: Course) -> tuple[float, float] | None:
-    """From what to what outputs grew in the steps after the failing one; None if they did not."""
+def still_grows(course: Course, before: Course) -> tuple[float, float] | None:
+    """From what to what outputs grew in the steps after the failing one; None if they did not, or hardly any more.
+
+    `before` are the steps that led there. Growth that has come to a rest by itself needed the room, and no more.
+    """
     sizes = course.sizes
     if len(sizes) < 2 or sizes[-1] < _GROWS * sizes[0]:
         return None
+    led = before.sizes[: before.failed_at]
+    usual, now = _pace(led[len(led) // 2 :]), _pace(sizes)
+    if usual is not None and now is not None and now < _GOES_ON * usual:
+        return None
     return sizes[0], sizes[-1]
+
+
+def _pace(sizes: Sequence[float]) -> float | None:
+    """By how much the logarithm grows in a step; None where there are too few steps to tell."""
+    if len(sizes) < _FEW or min(sizes[0], sizes[-1]) <= 0:
+        return None
+    return math.log(sizes[-1] / sizes[0]) / (len(sizes) - 1)
