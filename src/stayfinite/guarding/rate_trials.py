@@ -106,7 +106,11 @@ class RateTrials:
             why = "finite now; there was no time to see whether it lasts, with a state that has grown"
             return replace(one, verdict="unclear", reason=why)
         steps = max(0, course.made - 1)
-        later = _fails_later(course) or (_grows_on(course, led) if led is not None else None)
+        later = _fails_later(course)
+        if (
+            led is not None
+        ):  # what even float32 cannot hold is no matter of room, however slowly it still grows
+            later = later or _grows_on(course, led if self._case.birth.dtype == "float16" else Course())
         if by_growth:
             later = later or self._lives_on(course)
         if later is None:
