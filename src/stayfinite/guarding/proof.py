@@ -49,10 +49,8 @@ _BY_SIZE = (
     Kind.UNKNOWN,
 )
 _SHARE = 0.25  # of the budget, for blame and for culprits each
-_SHARE_OF_STEPS = {
-    False: 0.25,
-    True: 0.6,
-}  # of what is left, for the last steps again: more if the state is to blame
+# of what is left, for the last steps again: more if the state is to blame
+_SHARE_OF_STEPS = {False: 0.25, True: 0.6}
 
 
 @dataclass(slots=True)

@@ -70,9 +70,8 @@ class Session:
             # Learning rate and order of the data are the script's own, also where bad weights are put back.
             policy = replace(policy, max_rollbacks=0, max_lowerings=0)
         if options.policy is None:
-            policy = replace(
-                policy, spikes="ignore"
-            )  # a script that asked for nothing keeps its healthy steps
+            # a script that asked for nothing keeps its healthy steps
+            policy = replace(policy, spikes="ignore")
         return policy
 
     def start(self) -> None:

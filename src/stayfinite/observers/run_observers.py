@@ -136,9 +136,8 @@ class RunObservers:
         if frame is None:
             return original(message, category, filename, lineno, *args, **kwargs)
         ours = own_frame(filename)
-        if (
-            ours is not None
-        ):  # that it was said here is no reason to keep it back at another line of the user's
+        # that it was said here is no reason to keep it back at another line of the user's
+        if ours is not None:
             ours.f_globals.get("__warningregistry__", {}).clear()
         known = frame.f_globals.setdefault("__warningregistry__", {})
         name = frame.f_globals.get("__name__")

@@ -27,13 +27,10 @@ from stayfinite.remedies.source import SourceSite
 
 _NULL_RUNS = 3
 _LEAST_RUNS = 4  # a proof of fewer proves nothing
-_BLAME_RUNS, _SHARE_OF_BLAME = (
-    3,
-    0.25,
-)  # who is to blame is asked first if that takes so much of the time, else last
-_FROM_BEFORE = frozenset(
-    {"parameter", "buffer", "state", "outside"}
-)  # ops of a birth that is older than its step
+# who is to blame is asked first if that takes so much of the time, else last
+_BLAME_RUNS, _SHARE_OF_BLAME = 3, 0.25
+# ops of a birth that is older than its step
+_FROM_BEFORE = frozenset({"parameter", "buffer", "state", "outside"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,9 +257,8 @@ class Follower:
             return
         for read in running.reads:
             source = read.entry
-            trained = (
-                read.tensor.requires_grad and read.tensor.is_leaf
-            )  # also after an update that was traced
+            # also after an update that was traced
+            trained = read.tensor.requires_grad and read.tensor.is_leaf
             if (
                 source is not None
                 and source.name is None

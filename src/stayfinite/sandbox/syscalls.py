@@ -32,17 +32,8 @@ PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 MOUNT_SETATTR, LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 442, 444, 445, 446
 
 # What root keeps inside: to read and write as it could before, within its own copy of the world.
-_KEPT_BY_ROOT = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    10,
-)  # chown, dac*, fowner, fsetid, kill, setgid, setuid, bind service
+# chown, dac*, fowner, fsetid, kill, setgid, setuid, bind service
+_KEPT_BY_ROOT = 0, 1, 2, 3, 4, 5, 6, 7, 10
 
 
 @cache

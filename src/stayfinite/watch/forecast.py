@@ -49,9 +49,8 @@ class ForecastState:
 
     series: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
     lowest: Mapping[str, Point] = field(default_factory=dict)
-    told: Mapping[str, tuple[int, float]] = field(
-        default_factory=dict
-    )  # by what: the step, and the steps left
+    # by what: the step, and the steps left
+    told: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     urgent: bool = False
     growing: float = 0.0  # how much of the way to its limit is behind what grows surely; 0 if nothing does
     quiet: int = 0  # samples in a row without anything that grows

@@ -37,12 +37,10 @@ class VitalSample:
     groups: tuple[Mapping[str, float], ...] = ()  # one a group of parameters
     zeros: Mapping[str, float] = field(default_factory=dict)  # shares of zeros and subnormals in half tensors
     logits: float | None = None  # the largest attention logit that was seen
-    exponents: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # place -> argument of an exponential, and its limit
-    scores: Mapping[str, float] = field(
-        default_factory=dict
-    )  # place -> largest float16 score before a softmax
+    # place -> argument of an exponential, and its limit
+    exponents: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # place -> largest float16 score before a softmax
+    scores: Mapping[str, float] = field(default_factory=dict)
     scale: float | None = None
     scale_floor: float | None = None
     skipped: float | None = None  # share of the last steps that were not applied

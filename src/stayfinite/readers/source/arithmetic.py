@@ -99,9 +99,8 @@ class Arithmetic(Recorder):
             and right.has("square")
             and not differences(left_node, right_node)
         ):
-            combined = combined._replace(
-                low_open=True
-            )  # sigma**2 + data**2: that both are 0 is not to be expected
+            # sigma**2 + data**2: that both are 0 is not to be expected
+            combined = combined._replace(low_open=True)
         shape = left.shape if left.shape is not None else right.shape
         draft = Draft(
             combined,

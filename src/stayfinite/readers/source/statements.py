@@ -236,9 +236,8 @@ class Executor(Caller):
         if target is None:
             return
         in_place = method.endswith("_") and not method.startswith("_")
-        if method in ("half", "bfloat16") or (
-            method == "to" and value.dtype in ("float16", "bfloat16")
-        ):  # as a statement it can only be a module, which is changed in place
+        # as a statement it can only be a module, which is changed in place
+        if method in ("half", "bfloat16") or (method == "to" and value.dtype in ("float16", "bfloat16")):
             made = value.made or value.reference
             self.scope.variables[target] = Value(
                 kind="module",

@@ -140,9 +140,8 @@ def _sum(args: Sequence[Value], options: Options) -> Draft:
         if value.has("probability") and not value.has("masked"):
             return Draft(POSITIVE, traits=traits, dtype=out)  # they add up to about one
         if value.made is not None and value.made.name in ("sigmoid", "softplus", "gelu", "rand", "tensor"):
-            return Draft(
-                POSITIVE, traits=traits, dtype=out
-            )  # that all are zero at once is not to be expected
+            # that all are zero at once is not to be expected
+            return Draft(POSITIVE, traits=traits, dtype=out)
         return Draft(Span(value.low, INF, value.low_open), traits=traits, dtype=out)
     if value.high <= 0 and value.known:
         return Draft(Span(-INF, value.high, False, value.high_open), traits=traits, dtype=out)

@@ -204,9 +204,8 @@ class RunView:
     def remarks(self) -> list[str]:
         """What this page does not show."""
         made = []
-        if (
-            self.record.was_abandoned and not self.live
-        ):  # the live page says it in its head, as soon as it is so
+        # the live page says it in its head, as soon as it is so
+        if self.record.was_abandoned and not self.live:
             made.append(
                 "The run ended without closing: its process is gone, killed or crashed. "
                 "Steps of its last second may be missing."
