@@ -63,9 +63,8 @@ class StepProof:
     healthy: Window | None
     seconds: float
     say: Callable[[str], None]
-    past: Sequence[PastStep] | None = (
-        None  # the steps since the last good copy; None: they are no longer at hand
-    )
+    # the steps since the last good copy; None: they are no longer at hand
+    past: Sequence[PastStep] | None = None
     latest: Sequence[PastStep] = ()  # the last applied steps, also those before the copy
 
     def prove(self, incident: Incident) -> None:

@@ -35,9 +35,8 @@ class FailureDetector:
         self.guarded = False  # a guard looks at losses and gradients
         self.reading_ahead = False  # a framework's loader reads batches that the script does not have yet
         self._batch = TracedBatch(tracer)
-        self._checked: tuple[int, torch.Tensor] | None = (
-            None  # a number that the script looks at, and its step
-        )
+        # a number that the script looks at, and its step
+        self._checked: tuple[int, torch.Tensor] | None = None
         self._arrivals_seen = self._raised_seen = 0
         self._loss_is_bad = False
         self._by_birth: dict[int, Suspicion] = {}

@@ -51,9 +51,8 @@ class Transaction:
         self._begun = 0
         self._before_update: dict[tuple[int, ...], StateCopy] = {}
         self._of_batch: list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]] = []
-        self._at_mark: set[tuple[int, str]] | None = (
-            None  # buffers there were when the last micro-batch began
-        )
+        # buffers there were when the last micro-batch began
+        self._at_mark: set[tuple[int, str]] | None = None
         self.rng: RngState | None = None
         self.open = False
 

@@ -299,9 +299,8 @@ class Follower:
         self._unnamed += 1
         roots = list(self.modules.roots)
         if len(roots) == self._roots_named and not _is_power_of_8(self._unnamed):
-            return (
-                None  # going through all objects takes long: the 1st, 8th, 64th ... time, and for a new model
-            )
+            # going through all objects takes long: the 1st, 8th, 64th ... time, and for a new model
+            return None
         self._names, self._roots_named = Names([*roots, *living_models()]), len(roots)
         return self._names.find(tensor)
 

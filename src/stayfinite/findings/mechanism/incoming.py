@@ -50,9 +50,8 @@ def came_in(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     in_batch = any(not tensor.finite for tensor in step.batch)
     data = birth.birth.nan or in_batch or birth is step.birth
     if birth.transition == "deliberate" and (birth.op not in _WRITTEN or not data):
-        return (
-            None  # a mask of -inf is no data, unless nothing else explains the failure, or the batch has it
-        )
+        # a mask of -inf is no data, unless nothing else explains the failure, or the batch has it
+        return None
     return Mechanism(Kind.CAME_IN, held, birth.birth.nan + birth.birth.inf, "batch" if in_batch else origin)
 
 

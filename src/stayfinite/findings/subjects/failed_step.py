@@ -84,9 +84,8 @@ class FailedStep:
     ] = ()  # "log", "ratio" (Inf / Inf): what no way from an Inf of births[0] to the sink avoids
     benign: tuple[TracedBirth, ...] = ()  # bad values that did not reach the sink, without saved/float32
     failure: Failure | None = None
-    reproduced: bool | None = (
-        True  # False: a replay ran to this very step and was finite. None: none came to it
-    )
+    # False: a replay ran to this very step and was finite. None: none came to it
+    reproduced: bool | None = True
     handled: bool = False
     batch: tuple[Operand, ...] = ()  # tensors of the batch
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now

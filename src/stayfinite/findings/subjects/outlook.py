@@ -19,9 +19,8 @@ class ModuleVital:
     gain: float | None = None  # rms of the output / rms of the input
     kind: str = ""  # the class of the module
     limit: float | None = None  # where the dtype it computes in ends
-    peak: float | None = (
-        None  # what runs towards the limit: the output, or what is cast to that dtype on the way in
-    )
+    # what runs towards the limit: the output, or what is cast to that dtype on the way in
+    peak: float | None = None
 
     @property
     def size(self) -> float:

@@ -72,13 +72,11 @@ class ScalerFacts:
     scheduler_stepped_on_skip: int
     created: Place = Place()
     earlier_scale: float | None = None  # the scale of an older scaler of this run when this one was made
-    bypassed: int = (
-        0  # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
-    )
+    # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
+    bypassed: int = 0
     stepped_again: int = 0  # steps of an optimizer itself right after the scaler's, on the same gradients
-    penalties: int = (
-        0  # gradients of a scaled loss that went into another loss, by a script that never read the scale
-    )
+    # gradients of a scaled loss that went into another loss, by a script that never read the scale
+    penalties: int = 0
     penalty: Place = Place()
 
 
@@ -119,9 +117,8 @@ class LoadEvent:
     lr_before: float | None = None  # what the script had asked for
     lr_after: float | None = None  # what the state brought
     lr_used: float | None = None  # what the next step (or the end of the script) really had
-    base_before: float | None = (
-        None  # initial_lr of the first group, or base_lrs[0] of a scheduler, as configured
-    )
+    # initial_lr of the first group, or base_lrs[0] of a scheduler, as configured
+    base_before: float | None = None
     base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
     missing: tuple[str, ...] = ()  # keys not in the file
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite

@@ -99,9 +99,8 @@ class Operation:
     function: str = ""
     no_grad: bool = False
     guarded: bool = False  # an enclosing test speaks of one of its variables
-    selected: bool = (
-        False  # it stands in a branch of a torch.where whose condition speaks of one of its variables
-    )
+    # it stands in a branch of a torch.where whose condition speaks of one of its variables
+    selected: bool = False
     checked: bool = False  # its result is tested with isfinite, or a clip refuses a bad norm
     in_loop: bool = False
     text: str = ""

@@ -29,9 +29,8 @@ class _Group:
             tuple[int, int]
         ] = []  # which weight, and where the sum of its mean squares stands
         self.step: int | None = None
-        self.update: tuple[int, int, float] | None = (
-            None  # changes, weights behind them, and how many of each
-        )
+        # changes, weights behind them, and how many of each
+        self.update: tuple[int, int, float] | None = None
 
 
 class GroupVitals:
