@@ -31,9 +31,9 @@ from stayfinite.findings.subjects.project import Project
 from stayfinite.lint.settings import Settings, WrongSettings, find_settings
 from stayfinite.report.doctor_json import project_json, report_json
 from stayfinite.report.doctor_text import RESUME_MARKS, DoctorReport, doctor_lines, item_lines
-from stayfinite.report.file_progress import FileProgress
 from stayfinite.report.html.doctor_page import render_checked, render_doctor
 from stayfinite.report.html.incident_page import write_whole
+from stayfinite.report.status_line import FileProgress
 
 _DEEPEST_CALLS = 5000
 

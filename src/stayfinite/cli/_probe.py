@@ -19,8 +19,8 @@ from stayfinite.findings.subjects.probed_model import SearchResult, Trial
 from stayfinite.probe.examine import ProbeVerdict, examine_model
 from stayfinite.probe.factory import WrongFactory, load
 from stayfinite.probe.target import Probe
-from stayfinite.report.part_progress import PartProgress
 from stayfinite.report.probe_text import PartLines, probe_lines
+from stayfinite.report.status_line import PartProgress
 
 
 @dataclass(frozen=True, slots=True)
