@@ -86,10 +86,8 @@ def _course(lab: Lab, parts: Parts, times: float) -> _Course:
         elif bad := nonfinite(gradients):
             course.first, course.what = "gradient", f"the gradient of {bad[0].name} is not finite"
         elif abs(value) > _DIVERGED * max(abs(course.losses[0]), 1e-3) and value > course.losses[-2]:
-            course.first, course.what = (
-                "divergence",
-                f"the loss has grown from {course.losses[0]:.3g} to {value:.3g}",
-            )
+            course.first = "divergence"
+            course.what = f"the loss has grown from {course.losses[0]:.3g} to {value:.3g}"
         if course.first:
             if course.first != "divergence":
                 course.where = _where(lab, parts, batch)

@@ -208,11 +208,8 @@ class Counterfactual:
         values, _, failing = self._candidates.before(
             stage, case, Prescription(one.remedies[0], case.site.file, one.edits)
         )
-        file, watched = (
-            os.path.realpath(case.site.file),
-            observable(case, Prescription(one.remedies[0], None, one.edits)),
-        )
-        result = self._trial(Plan({file: watched}, (), failing, names=names))
+        watched = observable(case, Prescription(one.remedies[0], None, one.edits))
+        result = self._trial(Plan({os.path.realpath(case.site.file): watched}, (), failing, names=names))
         written = (
             standalone(case.site, after, number, result.inputs, f"{case.op} on line {case.site.line}")
             if values
