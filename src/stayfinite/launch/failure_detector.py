@@ -209,7 +209,7 @@ class FailureDetector:
         if torch.compiler.is_compiling():
             return value
         if isinstance(value, float) and not math.isfinite(value):
-            self._script_saw(value, tensor)
+            self._script_saw(tensor)
         return value
 
     def _number_checked(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -236,7 +236,7 @@ class FailureDetector:
             if bad:
                 self._suspect("loss", None, step=checked[0])
 
-    def _script_saw(self, value: float, tensor: torch.Tensor) -> None:
+    def _script_saw(self, tensor: torch.Tensor) -> None:
         # With the tracer on, the value's own history decides.
         # A number without a graph behind it (a metric, a candidate under no_grad) is nothing that is trained on.
         if not self.tracer.active and not is_unfollowed() and tensor.requires_grad:

@@ -94,7 +94,6 @@ def _read_torch(found: Environment) -> None:
     found.deterministic = torch.are_deterministic_algorithms_enabled()
     found.cudnn_benchmark = bool(torch.backends.cudnn.benchmark)
     if torch.cuda.is_available():
-        found.tf32 = torch.get_float32_matmul_precision() != "highest"
         for index in range(torch.cuda.device_count()):
             found.devices.append(_cuda(index, "rocm" if hip else "cuda"))
     elif torch.backends.mps.is_available():

@@ -40,7 +40,6 @@ class Environment:
     disk_free: int | None = None
     deterministic: bool | None = None
     cudnn_benchmark: bool | None = None
-    tf32: bool | None = None
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables that change numerics or determinism."""
 

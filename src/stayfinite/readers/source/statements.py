@@ -131,7 +131,7 @@ class Executor(Caller):
             value = self.evaluate(node.value)
             scope.targets = frozenset()
             for target in node.targets:
-                self.assign(target, value, node.value)
+                self.assign(target, value)
             if scope.guards and _converts(node.value, scope.guards):
                 scope.guards = scope.guards | {name for target in node.targets for name in variables(target)}
         elif isinstance(node, ast.AnnAssign):
@@ -139,7 +139,7 @@ class Executor(Caller):
                 scope.targets = variables(node.target)
                 value = self.evaluate(node.value)
                 scope.targets = frozenset()
-                self.assign(node.target, value, node.value)
+                self.assign(node.target, value)
         elif isinstance(node, ast.AugAssign):
             self._augmented(node)
         elif isinstance(node, ast.Expr):
@@ -170,7 +170,7 @@ class Executor(Caller):
             for case in node.cases:
                 self._block(case.body)
 
-    def assign(self, target: ast.expr, value: Value, source: ast.expr | None = None) -> None:
+    def assign(self, target: ast.expr, value: Value) -> None:
         scope = self.scope
         if isinstance(target, ast.Name):
             scope.variables[target.id] = value
@@ -276,7 +276,7 @@ class Executor(Caller):
             scope.guards = guards | tested
         else:
             scope.variables = _joined(after_body, after_else)
-            if _replaces(node, after_body, before):
+            if _replaces(node):
                 scope.guards = guards | tested  # `if n == 0: n = 1` settles n for what follows
 
     def _loop(
@@ -357,7 +357,7 @@ def _converts(node: ast.expr, tested: frozenset[str]) -> bool:
     return called in _CONVERSIONS and dotted(node.args[0]) in tested
 
 
-def _replaces(node: ast.If, after: dict[str, Value], before: dict[str, Value]) -> bool:
+def _replaces(node: ast.If) -> bool:
     """The body only puts another value into a variable that the test speaks of."""
     names = variables(node.test)
     return not node.orelse and any(
