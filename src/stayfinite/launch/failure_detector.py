@@ -40,9 +40,8 @@ class FailureDetector:
         self._arrivals_seen = self._raised_seen = 0
         self._loss_is_bad = False
         self._by_birth: dict[int, Suspicion] = {}
-        self._raised_by: dict[
-            Any, Suspicion
-        ] = {}  # the last error of a function that has not gone well since
+        # the last error of a function that has not gone well since
+        self._raised_by: dict[Any, Suspicion] = {}
         self.healthy_until = -1  # journal entries before this number were followed by a healthy step
         self.history.listeners.append(self._step_is_over)
 

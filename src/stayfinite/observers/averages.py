@@ -36,9 +36,8 @@ class AverageObserver:
     def __init__(self, tracer: Tracer | None) -> None:
         self._tracer = tracer
         self._copies: list[_ModelCopy] = []
-        self._trained: list[
-            tuple[weakref.ref[torch.Tensor], torch.Tensor]
-        ] = []  # and a sample from the beginning
+        # what is trained, and a sample of it from the beginning
+        self._trained: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         if steps == 0:

@@ -58,9 +58,8 @@ class ScalerObserver:
         self.known: list[ObservedScaler] = []
         self._stepping_now = False
         self._last_found: tuple[torch.Tensor | None, bool] = None, False
-        self._scaled_losses: list[
-            tuple[weakref.ref[torch.Tensor], torch.Tensor]
-        ] = []  # and the loss before scaling
+        # what was made of a loss by scaling, and the loss itself
+        self._scaled_losses: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         self._looking = False
         self.on_created: Callable[[], None] | None = None
         self.on_skip: Callable[[torch.optim.Optimizer, bool], None] | None = None

@@ -55,9 +55,8 @@ class ForecastState:
     growing: float = 0.0  # how much of the way to its limit is behind what grows surely; 0 if nothing does
     quiet: int = 0  # samples in a row without anything that grows
     risen: float = 0.0  # by how much what is nearest to its limit has grown within the window, in logarithms
-    way: tuple[
-        Point, ...
-    ] = ()  # how far what was nearest was from its limit, since the beginning: the older, the sparser
+    # how far what was nearest was from its limit, since the beginning: the older, the sparser
+    way: tuple[Point, ...] = ()
     left: float = math.inf  # steps until it is there if it goes on like that
     headroom: float = math.inf  # the smallest, in logarithms
     told_headroom: float = math.inf  # as it was when something was first said

@@ -154,9 +154,8 @@ class Resume:
     rate_used: float | None = None
     before: tuple[float, ...] = ()  # its last losses before the save
     went_on: tuple[float, ...] = ()  # its next losses, when training went on after the save
-    after: tuple[
-        float, ...
-    ] = ()  # the first losses of the new one; the very first is that of the loaded weights
+    # the first losses of the new one; the very first is that of the loaded weights
+    after: tuple[float, ...] = ()
 
     def with_losses(self, went_on: Sequence[float], after: Sequence[float]) -> Resume:
         return replace(self, went_on=tuple(went_on), after=tuple(after))
@@ -292,7 +291,6 @@ class RunRecord:
     schedulers: tuple[SchedulerFacts, ...] = ()
     targets: tuple[TargetFacts, ...] = ()
     averages: tuple[AverageFacts, ...] = ()
-    replicas: tuple[
-        ReplicaFacts, ...
-    ] = ()  # copies of one model that should stay equal, when there are several
+    # copies of one model that should stay equal, when there are several
+    replicas: tuple[ReplicaFacts, ...] = ()
     rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers
