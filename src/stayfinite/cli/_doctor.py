@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -239,8 +239,8 @@ def _checklist_lines(folder: str, items: Sequence[CheckedItem]) -> list[Renderab
     return made
 
 
-def _write_page(request: Request, page: object) -> None:
-    if request.html is None or not callable(page):
+def _write_page(request: Request, page: Callable[[], str]) -> None:
+    if request.html is None:
         return
     try:
         write_whole(request.html, page())
