@@ -8,8 +8,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,8 +80,7 @@ def probe_model(factory: ModelFactory, root: str, seconds: float) -> ModelProbe:
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
         exchange = Path(folder)
         report, errors = exchange / "probe.json", exchange / "stderr"
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-m", "stayfinite", "probe", factory.name, "--stress"]
+        command = process.python_module("stayfinite", "probe", factory.name, "--stress")
         command += ["--budget", str(_SEARCH_SECONDS), "--format", "json", "--output", str(report)]
         with errors.open("wb") as said:
             done = process.run(
