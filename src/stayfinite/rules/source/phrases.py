@@ -6,7 +6,14 @@ import math
 from typing import Any
 
 from stayfinite.findings import Severity
-from stayfinite.findings.subjects.source_file import Operation, SourceFile, Value
+from stayfinite.findings.subjects.source_file import (
+    Event,
+    Guard,
+    NamedConstant,
+    Operation,
+    SourceFile,
+    Value,
+)
 
 _WORDS = {
     "softmax": "a softmax, which underflows to exactly 0",
@@ -39,9 +46,9 @@ _WORDS = {
 }
 
 
-def at(subject: SourceFile, operation: Operation) -> dict[str, Any]:
+def at(subject: SourceFile, placed: Operation | Event | Guard | NamedConstant) -> dict[str, Any]:
     """file, line and column of a finding."""
-    return {"file": subject.path, "line": operation.line, "column": operation.column}
+    return {"file": subject.path, "line": placed.line, "column": placed.column}
 
 
 def level(operation: Operation, usual: Severity) -> Severity:
