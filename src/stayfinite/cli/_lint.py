@@ -71,11 +71,7 @@ def run(request: Request) -> int:
     output.deliver(
         report.findings,
         lambda: _text(report, request.everything, len(made) if not request.fix else 0),
-        {
-            "files": report.files,
-            "lines": report.lines,
-            "unreadable": list(report.unreadable),
-        },
+        {"files": report.files, "lines": report.lines, "unreadable": list(report.unreadable)},
     )
     if request.fix:
         _mend(made, request)

@@ -70,13 +70,7 @@ def command(
     from stayfinite.readers.checkpoint import Unreadable
 
     torch.set_num_threads(1)  # the threads of --jobs do the work; nested ones would fight for the processors
-    request = _scan.Request(
-        paths=list(paths),
-        output=output,
-        everything=everything,
-        jobs=jobs,
-        config=config,
-    )
+    request = _scan.Request(paths=list(paths), output=output, everything=everything, jobs=jobs, config=config)
     if repair is not None and good is None:
         raise click.UsageError("--repair needs --from GOOD, a healthy checkpoint of the same model")
     try:

@@ -29,11 +29,7 @@ class BodyReplay(TrialReplay):
     """The body makes forward pass, backward pass and update itself; this is asked before each update."""
 
     def __init__(
-        self,
-        recovery: Recovery,
-        attempt: Attempt,
-        body: LoopBody,
-        texts: Mapping[str, str],
+        self, recovery: Recovery, attempt: Attempt, body: LoopBody, texts: Mapping[str, str]
     ) -> None:
         super().__init__(recovery, attempt)
         self._body, self._receiver, self._texts = body, body.receiver, texts

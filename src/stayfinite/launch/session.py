@@ -324,10 +324,7 @@ class Session:
             step=self.history.step,
             phase="state",
             trigger="parameter",
-            run=RunRecord(
-                history=tuple(self.history.whole),
-                complete=True,
-            ),
+            run=RunRecord(history=tuple(self.history.whole), complete=True),
             state=self._state,
             gradients=gradient_facts(state_scan.trained_parameters(self.observers.optimizers)),
             benign=self.tracer.benign(),

@@ -212,13 +212,9 @@ class Executor(Caller):
         scope = self.scope
         scope.targets = variables(node.target)
         current, change = self.evaluate(node.target), self.evaluate(node.value)
-        name = {
-            ast.Add: "add",
-            ast.Sub: "sub",
-            ast.Mult: "mul",
-            ast.Div: "div",
-            ast.Pow: "pow",
-        }.get(type(node.op))
+        name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}.get(
+            type(node.op)
+        )
         value = UNKNOWN
         if name is not None:
             expression = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)

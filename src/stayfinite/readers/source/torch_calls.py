@@ -15,13 +15,7 @@ from stayfinite.readers.source.names import torch_function
 from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN
 from stayfinite.readers.source.transfer import TRANSFERS, Draft
 from stayfinite.readers.source.values import element_of, without_gradient
-from stayfinite.readers.source.vocabulary import (
-    DISTRIBUTIONS_WITH_SCALE,
-    KEEPS,
-    OPTIMIZERS,
-    PIECES,
-    WATCHED,
-)
+from stayfinite.readers.source.vocabulary import DISTRIBUTIONS_WITH_SCALE, KEEPS, OPTIMIZERS, PIECES, WATCHED
 
 _SCATTERS = frozenset(
     [

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source import intervals
-from stayfinite.readers.source.intervals import (
-    ANY,
-    INF,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SYMMETRIC_UNIT,
-    UNIT,
-    Span,
-)
+from stayfinite.readers.source.intervals import ANY, INF, NOT_NEGATIVE, POSITIVE, SYMMETRIC_UNIT, UNIT, Span
 
 NOTHING: frozenset[str] = frozenset()
 FINFO_MIN = -65504.0  # the least of the minima; the others lie below

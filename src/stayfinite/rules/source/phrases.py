@@ -6,14 +6,7 @@ import math
 from typing import Any
 
 from stayfinite.findings import Severity
-from stayfinite.findings.subjects.source_file import (
-    Event,
-    Guard,
-    NamedConstant,
-    Operation,
-    SourceFile,
-    Value,
-)
+from stayfinite.findings.subjects.source_file import Event, Guard, NamedConstant, Operation, SourceFile, Value
 
 _WORDS = {
     "softmax": "a softmax, which underflows to exactly 0",
