@@ -32,7 +32,6 @@ class ModelFactory:
 class ModelProbe:
     """What the probe found, or why there was none."""
 
-    factory: str = ""
     findings: list[Finding] = field(default_factory=list)
     not_run: str = ""  # a sentence
 
@@ -68,7 +67,7 @@ def takes_nothing(file: Path, function: str) -> bool:
 
 def probe_model(factory: ModelFactory, root: str, seconds: float) -> ModelProbe:
     """Run the batteries, a short search and a short training at the learning rate, on copies, in a sandbox."""
-    found = ModelProbe(factory.name)
+    found = ModelProbe()
     kind = support.sandbox().kind
     if kind == "none" or (kind == "landlock" and not factory.named):
         found.not_run = (

@@ -12,7 +12,7 @@ import torch
 
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
-from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
+from stayfinite.findings.subjects.run_record import Place, RunRecord, StepRecord
 from stayfinite.launch.suspicions import Suspicion, Suspicions
 from stayfinite.launch.traced_batch import TracedBatch
 from stayfinite.observers.history import here
@@ -251,7 +251,7 @@ class FailureDetector:
         try:
             original(distribution, *args, **kwargs)
         except ValueError as error:
-            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            failure = Failure(type(error).__name__, str(error), here())
             parameters = [v for v in vars(distribution).values() if isinstance(v, torch.Tensor)]
             bad = next((p for p in parameters if is_bad(p)), None)
             evidence = (
@@ -270,7 +270,7 @@ class FailureDetector:
         try:
             result = original(*args, **kwargs)
         except (ValueError, RuntimeError, AssertionError, IndexError) as error:
-            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            failure = Failure(type(error).__name__, str(error), here())
             evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
             given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and measurable(v)]
             # What was given NaN has a history of its own, which the error does not tell.
@@ -292,9 +292,8 @@ class FailureDetector:
             birth = one.birth
             by_value = birth.facts.get("invalid") or any(not operand.finite for operand in birth.operands)
             domain = birth.facts.get("outside") or "LinAlgError" in type(one.error).__name__
-            place = here()
-            failure = Failure(type(one.error).__name__, str(one.error), replace(place, file=birth.birth.file,
-                              line=birth.birth.line, source=birth.birth.source), caught=True)  # fmt: skip
+            place = Place(birth.birth.file, birth.birth.line)
+            failure = Failure(type(one.error).__name__, str(one.error), place)
             evidence = self.tracer.failure_of(failure, one)
             if evidence is None or not (by_value or domain or explain(evidence)):
                 continue

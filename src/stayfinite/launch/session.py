@@ -292,7 +292,7 @@ class Session:
 
     def _note_poisoned_state(self) -> None:
         """Weights that are bad at the end, however they became so, are a failure."""
-        self._state = state_scan.scan(self.observers.optimizers, self.tracer, self.history.step)
+        self._state = state_scan.scan(self.observers.optimizers, self.tracer)
         self._weights_seen = any(
             seen.optimizer() is not None for seen in self.observers.optimizers.known.values()
         )

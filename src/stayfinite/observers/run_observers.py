@@ -110,10 +110,6 @@ class RunObservers:
         self._listening.stop()
         self.optimizers.remove()
 
-    def restored(self) -> None:
-        """A guard has loaded a checkpoint as a whole."""
-        self.scalers.restored()
-
     def _copying(self, original: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(source, *args, **kwargs)
         if self.replicas is not None:
@@ -155,10 +151,7 @@ class RunObservers:
         if self.replicas is not None:
             self.replicas.loaded(module, state)
         self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
-        missing = tuple(getattr(result, "missing_keys", ()))
-        self.module_loads.append(
-            LoadEvent("module", here(), self.history.step, missing=missing, nonfinite=tuple(bad[:16]))
-        )
+        self.module_loads.append(LoadEvent("module", here(), self.history.step, nonfinite=tuple(bad[:16])))
         return result
 
     @property

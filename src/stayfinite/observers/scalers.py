@@ -100,11 +100,6 @@ class ScalerObserver:
             seen.loaded = True
         return original(scaler, *args, **kwargs)
 
-    def restored(self) -> None:
-        """A guard has loaded a checkpoint that holds the scaler."""
-        for seen in self.known:
-            seen.loaded = True
-
     def _scaling(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         seen = self.find(scaler)
         result = original(scaler, *args, **kwargs)

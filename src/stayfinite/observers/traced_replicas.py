@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.run_record import Place, ReplicaFacts
+from stayfinite.findings.subjects.run_record import ReplicaFacts
 from stayfinite.replay import Tracer
 from stayfinite.replay.measure import measurable
 from stayfinite.replay.op_journal import Entry, OpJournal, memory_key
+from stayfinite.replay.sites import place_at
 
 _BACK = 6  # ops from the update back to the gradient that both copies share
 
@@ -106,7 +107,7 @@ class TracedReplicas:
                 scale=differ[rank],
                 equal=rank == 0 or drift == 0.0,
                 drift=drift if rank else None,
-                place=Place(entry.site.file, entry.site.line, entry.site.source) if entry.site else Place(),
+                place=place_at(entry.site),
             )
             for rank, entry in enumerate((first, second))
         )

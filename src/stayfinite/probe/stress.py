@@ -45,7 +45,7 @@ def stress_run(lab: Lab, record: Record) -> None:
         calm = _course(lab, own, 1.0)
         course = _course(lab, stressed, _TIMES)
     record.stress = StressResult(
-        _TIMES, len(course.losses), rate, tuple(course.losses), tuple(course.norms), course.first,
+        _TIMES, rate, tuple(course.losses), tuple(course.norms), course.first,
         len(course.losses) if course.first else None, course.what, not calm.first, course.where,
         len(calm.losses), tuple(calm.growths),
     )  # fmt: skip

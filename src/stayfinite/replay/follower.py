@@ -213,7 +213,7 @@ class Follower:
             known = self.name_of(output)
             if known is not None or (output.requires_grad and output.is_leaf):
                 kind, name = known or ("parameter", None)
-                self.noticed.arrive(kind, name, entry, self.step)
+                self.noticed.arrive(kind, name, entry)
 
     def _entry(self, running: Running, output: torch.Tensor) -> Entry:
         op, reads = running.op, running.reads
@@ -277,7 +277,7 @@ class Follower:
         for read in running.reads:
             if read.entry is not None and (read.bad or read.entry.swell is not None):
                 known = self.name_of(running.node.variable)
-                self.noticed.arrive("gradient", known[1] if known else None, read.entry, self.step)
+                self.noticed.arrive("gradient", known[1] if known else None, read.entry)
 
     def _note_raise(self, running: Running, error: Exception) -> None:
         reads = running.reads

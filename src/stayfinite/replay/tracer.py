@@ -80,7 +80,6 @@ class Tracer:
         self._retained = Retained()
         self._ops, self._calls = _Ops(self), _Calls(self)
         self._undo: list[Callable[[], object]] = []
-        self._process = os.getpid()
 
     # -- on and off --------------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class Tracer:
         for gradient in self._retained.gradients():
             entry = self.follower.journal.writer(gradient)
             if entry is not None and (entry.bad or entry.swell is not None):
-                self.follower.noticed.arrive("gradient", None, entry, self.follower.step)
+                self.follower.noticed.arrive("gradient", None, entry)
 
     # -- what others tell the tracer ---------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ class Panel:
     """One curve: x, mean, low and high of each bucket (NaN where a bucket has no finite value), and bad places."""
 
     name: str
-    role: Role
     x: list[float] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
@@ -75,7 +74,7 @@ def panels(log: Log, also: Sequence[str] = (), most: int = 8) -> list[Panel]:
 
 def _panel(log: Log, series: Series) -> Panel:
     steps = by_steps(log)
-    panel = Panel(series.name, series.role)
+    panel = Panel(series.name)
     for bucket in series.buckets:
         x = bucket.step if steps else bucket.order
         panel.x.append(x)

@@ -26,7 +26,6 @@ class Failure:
     kind: str  # "IndexError"
     text: str
     place: Place
-    caught: bool = False  # the script caught it and went on
 
 
 @dataclass(frozen=True, slots=True)

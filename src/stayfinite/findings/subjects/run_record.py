@@ -12,7 +12,6 @@ class Place:
 
     file: str | None = None
     line: int | None = None
-    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class OptimizerFacts:
 class UpdateAudit:
     """What a step changed in the low-precision parameters of one optimizer (audited on some steps)."""
 
-    step: int
     dtype: str
     elements: int  # with a non-zero gradient
     unchanged: int  # of these, bit for bit the same after the step
@@ -120,7 +118,6 @@ class LoadEvent:
     # initial_lr of the first group, or base_lrs[0] of a scheduler, as configured
     base_before: float | None = None
     base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
-    missing: tuple[str, ...] = ()  # keys not in the file
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
     mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps
@@ -189,7 +186,6 @@ class StateTensor:
     nan: int
     inf: int
     numel: int
-    step: int | None = None  # when it was first seen
     place: Place = Place()  # the line that wrote it, when traced
     dtype: str = ""
 
@@ -231,12 +227,8 @@ class Comparison:
 class GradientFacts:
     """Gradients after the last backward pass."""
 
-    name: str
-    absmax: float | None
     zero: bool  # exactly zero throughout
     missing: bool  # requires grad, is in an optimizer, has no gradient
-    nan: int = 0
-    inf: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +237,6 @@ class ReplicaFacts:
 
     rank: int
     scale: float | None = None  # its loss scale, or the divisor by which it unscaled
-    steps: int = 0  # applied updates
     skipped: int = 0  # refused updates
     started_equal: bool = True  # its weights were bit for bit those of replica 0 when training began
     equal: bool = True  # they still are
@@ -271,7 +262,6 @@ class SpikeFacts:
     quantity: str  # "loss", "gradient norm", "update"
     value: float
     typical: float
-    deviations: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,6 @@ class Operation:
     checked: bool = False  # its result is tested with isfinite, or a clip refuses a bad norm
     in_loop: bool = False
     text: str = ""
-    result: Value | None = None
     branch: tuple[tuple[str, bool], ...] = ()  # the tests around it, and which way they went
     style: str = ""  # "function" for torch.log(x), "method" for x.log(), "operator" for x / y
 
@@ -146,7 +145,6 @@ class Guard:
     zeroes: bool = False  # the body sets gradients to zero
     steps_after: bool = False  # the optimizer steps all the same
     loop: tuple[int, ...] = ()
-    function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,6 @@ class FunctionFacts:
     """What one function (or the module's own code) does in order."""
 
     name: str
-    line: int
     events: tuple[Event, ...] = ()
     guards: tuple[Guard, ...] = ()
 

@@ -58,10 +58,6 @@ def _first(args: Sequence[Value]) -> Value:
     return args[0] if args else Value()
 
 
-def _known(args: Sequence[Value]) -> bool:
-    return bool(args) and all(value.known or value.number is not None for value in args)
-
-
 def _exp(args: Sequence[Value], options: Options) -> Draft:
     value = _first(args)
     shifted = value.has("shifted")
