@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from stayfinite.findings import Severity
@@ -113,6 +114,18 @@ def selected_later(subject: SourceFile, operation: Operation) -> bool:
         and any(branch.made is operation for branch in where.operands[1:3])
         for where in subject.named("where")
     )
+
+
+def unguarded(subject: SourceFile, *names: str, operands: int = 1) -> Iterator[Operation]:
+    """Operations of these names, with at least so many operands, around which no test speaks of their variables."""
+    return (o for o in subject.named(*names) if len(o.operands) >= operands and not o.guarded)
+
+
+def unprotected(subject: SourceFile, *names: str, operands: int = 1) -> Iterator[Operation]:
+    """Those of them whose result no torch.where picks up either."""
+    for operation in unguarded(subject, *names, operands=operands):
+        if not operation.selected and not selected_later(subject, operation):
+            yield operation
 
 
 def taken_out(subject: SourceFile, operation: Operation) -> bool:
