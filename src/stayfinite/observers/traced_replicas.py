@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -40,13 +40,7 @@ class TracedReplicas:
 
     def facts(self, models: list[torch.nn.Module]) -> tuple[ReplicaFacts, ...]:
         """The copies whose updates share a gradient; () when there are none (an average, a target network)."""
-        for reference, keys in self._loads:
-            copy = reference()
-            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
-            if copy is None or source is None:
-                continue
-            pairs: list[tuple[torch.Tensor, torch.Tensor]]
-            pairs = list(zip(source.parameters(), copy.parameters(), strict=False))
+        for pairs in self._copied(models):
             for one, two in pairs:
                 shared = self._updates(one, two) if one.grad is not None and two.grad is not None else None
                 if shared is not None:
@@ -55,15 +49,19 @@ class TracedReplicas:
 
     def drifted(self, models: list[torch.nn.Module]) -> bool:
         """A copy and its source have gradients, and are no longer equal: worth a look at how they were updated."""
-        for reference, keys in self._loads:
-            copy = reference()
-            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
-            if copy is None or source is None:
-                continue
-            for one, two in zip(source.parameters(), copy.parameters(), strict=False):
+        for pairs in self._copied(models):
+            for one, two in pairs:
                 if one.grad is not None and two.grad is not None and one.shape == two.shape:
                     return not torch.equal(one.detach(), two.detach())
         return False
+
+    def _copied(self, models: list[torch.nn.Module]) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """The parameters of each model that was copied, beside those of its copy."""
+        for reference, keys in self._loads:
+            copy = reference()
+            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
+            if copy is not None and source is not None:
+                yield list(zip(source.parameters(), copy.parameters(), strict=False))
 
     def _updates(self, one: torch.Tensor, two: torch.Tensor) -> tuple[Entry, Entry] | None:
         """The last writes to both, when one gradient went into both."""

@@ -192,6 +192,11 @@ class SourceFile:
     suppressed: Mapping[int, frozenset[str]] = field(default_factory=dict)  # line -> codes; "*" for all
     settings: Mapping[str, float] = field(default_factory=dict)
 
+    def line(self, number: int) -> str:
+        """One line of the text; "" where there is none."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
     def named(self, *names: str) -> Iterator[Operation]:
         """The operations of these names."""
         for operation in self.operations:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source import intervals
 from stayfinite.readers.source.layers import Layer, output
-from stayfinite.readers.source.names import dotted, resolve, variables
+from stayfinite.readers.source.names import dotted, last_name, resolve, variables
 from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.torch_calls import TorchCaller
 from stayfinite.readers.source.transfer import Draft, maximum, minimum
@@ -28,11 +28,7 @@ class Caller(TorchCaller):
 
     def call(self, node: ast.Call) -> Value:
         name = dotted(node.func)
-        self.sight.calls.add(
-            node.func.attr
-            if isinstance(node.func, ast.Attribute)
-            else (node.func.id if isinstance(node.func, ast.Name) else "")
-        )
+        self.sight.calls.add(last_name(node.func))
         if name is not None:
             full = resolve(name, self.imported)
             if full is not None:

@@ -9,7 +9,7 @@ from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source.calls import Caller
 from stayfinite.readers.source.finite_tests import finite_names, refuses_bad_norm
 from stayfinite.readers.source.index import Index, updates_only
-from stayfinite.readers.source.names import dotted, resolve, variables
+from stayfinite.readers.source.names import dotted, last_name, resolve, variables
 from stayfinite.readers.source.scope import UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.values import join
 
@@ -349,7 +349,7 @@ def _converts(node: ast.expr, tested: frozenset[str]) -> bool:
     """`torch.tensor(alpha, ...)`, `float(n)`: what was tested, in another shape."""
     if not isinstance(node, ast.Call) or len(node.args) != 1:
         return False
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+    called = last_name(node.func)
     return called in _CONVERSIONS and dotted(node.args[0]) in tested
 
 

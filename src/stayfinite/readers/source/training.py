@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings.subjects.source_file import Event, FunctionFacts, Guard
 from stayfinite.readers.source.index import Index
-from stayfinite.readers.source.names import dotted, variables
+from stayfinite.readers.source.names import dotted, last_name, variables
 
 _OPTIMIZER = re.compile(r"(^|[._])(opt|optim|optimizer|optimizers|optimiser)(_?\w{0,4})?$", re.IGNORECASE)
 _SCHEDULER = re.compile(r"(^|[._])(sch|sched|scheduler|lr_sched|lr_scheduler|schedule)\w*$", re.IGNORECASE)
@@ -152,11 +152,7 @@ class _Walk:
 
     def _call(self, node: ast.Call) -> None:
         name = dotted(node.func)
-        method = (
-            node.func.attr
-            if isinstance(node.func, ast.Attribute)
-            else (node.func.id if isinstance(node.func, ast.Name) else "")
-        )
+        method = last_name(node.func)
         receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
         first = dotted(node.args[0]) or "" if node.args else ""
         if method in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
@@ -269,7 +265,7 @@ def _tests(test: ast.expr) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str,
             if left is not None and left == right:
                 asked["isnan"].add(left)  # loss != loss
         elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+            called = last_name(node.func)
             if called in asked:
                 arguments = [*node.args]
                 if isinstance(node.func, ast.Attribute) and not node.args:

@@ -83,6 +83,5 @@ def _scaled(made: Operation) -> bool:
 
 def _divides(subject: SourceFile, operation: Operation) -> bool:
     """x / exp(s): an infinite divisor gives 0."""
-    lines = subject.text.splitlines()
-    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    line = subject.line(operation.line)
     return line[: operation.column - 1].rstrip(" (").endswith("/")

@@ -130,8 +130,5 @@ def unprotected(subject: SourceFile, *names: str, operands: int = 1) -> Iterator
 
 def taken_out(subject: SourceFile, operation: Operation) -> bool:
     """The result leaves the graph at once: `.item()`, `.detach()` or `.cpu().numpy()` follow."""
-    lines = subject.text.splitlines()
-    if not 0 < operation.end_line <= len(lines):
-        return False
-    rest = lines[operation.end_line - 1][operation.end_column - 1 :]
+    rest = subject.line(operation.end_line)[operation.end_column - 1 :]
     return rest.lstrip(")").startswith((".item(", ".detach(", ".cpu().numpy(", ".numpy("))

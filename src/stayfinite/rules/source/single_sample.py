@@ -81,6 +81,5 @@ def _advantages(subject: SourceFile, operation: Operation) -> bool:
         return False
     if not re.fullmatch(r"(\w+\.)?\w*(adv|advs|advantage|advantages)\w*", name, re.IGNORECASE):
         return False
-    lines = subject.text.splitlines()
-    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    line = subject.line(operation.line)
     return f"{name}.mean()" in line
