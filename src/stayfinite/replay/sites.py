@@ -129,9 +129,9 @@ def called_by_user(skip: int = 1) -> bool:
     return False
 
 
-def written_by_user(skip: int = 1) -> bool:
+def written_by_user() -> bool:
     """Whether the op that runs now stands in the user's own code, not in a library or in torch's own checks."""
-    frame: FrameType | None = sys._getframe(skip)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_OURS, *_OPERATORS)):
         frame = frame.f_back
     return frame is not None and kind_of_file(frame.f_code.co_filename) == USER
