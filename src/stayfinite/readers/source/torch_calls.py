@@ -144,7 +144,7 @@ class TorchCaller(Evaluator):
         if name in ("cat", "stack", "concat", "hstack", "vstack"):
             return element_of(args[0]) if args else UNKNOWN
         if name in KEEPS:
-            return self._kept(name, args, options)
+            return self._kept(name, args)
         if name == "item":
             return Value("number", grad=False)
         if name in ("detach",):
@@ -194,7 +194,7 @@ class TorchCaller(Evaluator):
         operation = self.record(node, name, args, options, style=style, keep=name in WATCHED)
         draft = rule(args, options)
         if name in ("zeros", "ones", "full", "rand", "randn", "randint", "empty", "eye"):
-            draft.shape = _shape(args, options, name)
+            draft.shape = _shape(args, name)
             asked = options.get("requires_grad")
             draft.grad = asked is not None and asked.const is True
         elif name in ("rand_like", "randn_like"):
@@ -209,19 +209,16 @@ class TorchCaller(Evaluator):
             value = replace(value, shape=args[0].shape)
         return value
 
-    def _kept(self, name: str, args: list[Value], options: dict[str, Value]) -> Value:
+    def _kept(self, name: str, args: list[Value]) -> Value:
         value = args[0] if args else UNKNOWN
         if name == "numpy":
             value = without_gradient(value)
         if value is UNKNOWN:
             return UNKNOWN
         if name in ("float", "double"):
-            kind = "tensor" if value.kind == "mask" else value.kind
             traits = value.traits | ({"from_mask"} if value.kind == "mask" else frozenset())
-            return replace(
-                value, dtype="float32", kind="mask" if value.kind == "mask" else kind, traits=traits
-            )
-        if name in ("requires_grad_",):
+            return replace(value, dtype="float32", traits=traits)
+        if name == "requires_grad_":
             return replace(value, grad=True)
         return replace(value, shape=None, const=None)
 
@@ -274,7 +271,7 @@ class TorchCaller(Evaluator):
         return list(node.args)
 
 
-def _shape(args: Sequence[Value], options: dict[str, Value], name: str) -> tuple[int | None, ...] | None:
+def _shape(args: Sequence[Value], name: str) -> tuple[int | None, ...] | None:
     given: Sequence[Value] = args
     if name == "randint":
         given = args[-1:]
