@@ -12,36 +12,15 @@ from pathlib import Path
 from stayfinite.findings.subjects.environment import Device, Environment
 
 _PACKAGES = (
-    "stayfinite",
-    "numpy",
-    "safetensors",
-    "transformers",
-    "accelerate",
-    "lightning",
-    "pytorch-lightning",
-    "deepspeed",
-    "flash-attn",
-    "xformers",
-    "bitsandbytes",
-    "triton",
-    "torchvision",
-    "torchaudio",
-    "peft",
+    "stayfinite", "numpy", "safetensors", "transformers", "accelerate", "lightning", "pytorch-lightning",
+    "deepspeed", "flash-attn", "xformers", "bitsandbytes", "triton", "torchvision", "torchaudio", "peft",
     "trl",
-)
+)  # fmt: skip
 _VARIABLES = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK",
-    "CUDA_VISIBLE_DEVICES",
-    "TORCH_CUDNN_SDPA_ENABLED",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "CUDA_LAUNCH_BLOCKING",
-    "ACCELERATE_MIXED_PRECISION",
-    "NCCL_ALGO",
-)
+    "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "CUDA_VISIBLE_DEVICES", "TORCH_CUDNN_SDPA_ENABLED", "OMP_NUM_THREADS",
+    "PYTHONHASHSEED", "CUDA_LAUNCH_BLOCKING", "ACCELERATE_MIXED_PRECISION", "NCCL_ALGO",
+)  # fmt: skip
 
 
 def read_environment(folder: str = ".") -> Environment:

@@ -33,15 +33,8 @@ from stayfinite.replay.slice import failed_step, find_sink, hidden_births
 _LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allclose", "isclose", "equal",
           "__repr__", "__format__", "__str__", "is_nonzero", "tolist", "numpy", "__array__"}  # fmt: skip
 _BRINGS_IN = {
-    "from_numpy",
-    "as_tensor",
-    "asarray",
-    "frombuffer",
-    "tensor",
-    "load",
-    "from_file",
-    "from_dlpack",
-}
+    "from_numpy", "as_tensor", "asarray", "frombuffer", "tensor", "load", "from_file", "from_dlpack",
+}  # fmt: skip
 _PASSES = {"__get__", "__set__", "size", "dim", "stride", "is_complex", "is_floating_point", "numel", "__len__",
            "__hash__", "data_ptr", "is_contiguous", "type", "ndimension", "element_size"}  # fmt: skip
 

@@ -7,16 +7,9 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
 _WRITTEN = (
-    "lift_fresh",
-    "full",
-    "full_like",
-    "new_full",
-    "fill",
-    "scalar_tensor",
-    "constant",
-    "outside",
+    "lift_fresh", "full", "full_like", "new_full", "fill", "scalar_tensor", "constant", "outside",
     "masked_fill",
-)
+)  # fmt: skip
 
 
 def uninitialised(step: FailedStep, birth: TracedBirth) -> Mechanism | None:

@@ -25,15 +25,8 @@ from stayfinite.readers.checkpoint.match_moments import match_moments
 Leaf = TensorRef | LiveTensor
 
 _STEP_KEYS = (
-    "global_step",
-    "step",
-    "global_steps",
-    "iteration",
-    "iter",
-    "current_step",
-    "num_updates",
-    "steps",
-)
+    "global_step", "step", "global_steps", "iteration", "iter", "current_step", "num_updates", "steps",
+)  # fmt: skip
 _HIDDEN = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 100
 

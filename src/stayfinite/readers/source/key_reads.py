@@ -11,20 +11,10 @@ from stayfinite.readers.source.names import last_name
 
 _CONFIG_NAMES = frozenset(
     [
-        "cfg",
-        "config",
-        "conf",
-        "args",
-        "opt",
-        "opts",
-        "options",
-        "hparams",
-        "hp",
-        "params",
-        "settings",
+        "cfg", "config", "conf", "args", "opt", "opts", "options", "hparams", "hp", "params", "settings",
         "flags",
     ]
-)
+)  # fmt: skip
 _READERS = frozenset({"get", "pop", "getattr", "select"})
 _READ_BY_SIGNATURE = frozenset({"LightningCLI", "jsonargparse"})
 """They give every key to the argument of its name, and refuse those that are none: no source mentions a Trainer's."""

@@ -19,16 +19,10 @@ from stayfinite.readers.source.vocabulary import DISTRIBUTIONS_WITH_SCALE, KEEPS
 
 _SCATTERS = frozenset(
     [
-        "index_add",
-        "index_add_",
-        "scatter_add",
-        "scatter_add_",
-        "scatter",
-        "scatter_",
-        "index_copy",
+        "index_add", "index_add_", "scatter_add", "scatter_add_", "scatter", "scatter_", "index_copy",
         "index_copy_",
     ]
-)
+)  # fmt: skip
 _REDUCES_MAXIMUM = frozenset(
     ["scatter_reduce", "scatter_reduce_", "scatter_max", "segment_max", "index_reduce"]
 )

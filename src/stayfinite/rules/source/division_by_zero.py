@@ -10,17 +10,8 @@ from stayfinite.rules.source.phrases import at, evidence, just_made, level, orig
 
 _TOLD_ELSEWHERE = frozenset({"count", "range", "deviation", "norm", "shifted"})
 _MAKERS = (
-    "sigmoid",
-    "softmax",
-    "relu",
-    "relu6",
-    "tensor",
-    "clamp",
-    "clamp_min",
-    "one_hot",
-    "hardsigmoid",
-    "tanh",
-)
+    "sigmoid", "softmax", "relu", "relu6", "tensor", "clamp", "clamp_min", "one_hot", "hardsigmoid", "tanh",
+)  # fmt: skip
 
 
 class DivisionByPossibleZero(Rule[SourceFile]):
