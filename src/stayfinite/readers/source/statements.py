@@ -243,7 +243,7 @@ class Executor(Caller):
             )
         elif in_place and target in self.scope.variables:
             before = self.scope.variables[target]
-            if method in ("requires_grad_",):
+            if method == "requires_grad_":
                 self.scope.variables[target] = replace(before, grad=True)
             elif before.kind in ("tensor", "mask"):
                 self.scope.variables[target] = value if value.kind == "tensor" else UNKNOWN

@@ -73,15 +73,8 @@ class TorchCaller(Evaluator):
             operation = self.record(
                 node, last, args, options, style="function", keep=last in WATCHED or "lr_scheduler" in full
             )
-            kind = (
-                "autocast"
-                if last == "autocast"
-                else (
-                    "scaler"
-                    if last == "GradScaler"
-                    else ("scheduler" if "lr_scheduler" in full else "optimizer")
-                )
-            )
+            usual = "scheduler" if "lr_scheduler" in full else "optimizer"
+            kind = {"autocast": "autocast", "GradScaler": "scaler"}.get(last, usual)
             return Value(kind=kind, made=operation)
         if full.startswith("torch.distributions"):
             args, options = self.arguments(node)
@@ -141,7 +134,7 @@ class TorchCaller(Evaluator):
             return self._kept(name, args)
         if name == "item":
             return Value("number", grad=False)
-        if name in ("detach",):
+        if name == "detach":
             return without_gradient(args[0]) if args else UNKNOWN
         if name in ("to", "type", "half", "bfloat16", "type_as", "astype"):
             return self.cast(node, name, args, options, style)
