@@ -247,11 +247,9 @@ class Tracer:
                 step = failed_step(self.follower, entry, "exception", failure=failure)
                 return step if step.births else _only(step, raised.birth)
             newest = next(iter(self.follower.journal.latest_bad()), None)
-            return (
-                failed_step(self.follower, newest, "exception", failure=failure)
-                if newest is not None
-                else None
-            )
+            if newest is not None:
+                return failed_step(self.follower, newest, "exception", failure=failure)
+            return None
 
     def benign(self) -> tuple[TracedBirth, ...]:
         """Births that something hid: they reached no gradient and no parameter."""

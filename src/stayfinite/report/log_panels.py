@@ -47,11 +47,9 @@ class Panel:
         high = max((value for value in self.high if math.isfinite(value)), default=1.0)
         if low < high:
             return low, high
-        return (
-            (low - 0.5 * abs(low or 1), high + 0.5 * abs(high or 1))
-            if not self.logarithmic
-            else (low / 2, high * 2)
-        )
+        if not self.logarithmic:
+            return (low - 0.5 * abs(low or 1), high + 0.5 * abs(high or 1))
+        return (low / 2, high * 2)
 
 
 def by_steps(log: Log) -> bool:

@@ -72,11 +72,11 @@ class Arithmetic(Recorder):
             return self.result(transfer.pow_((left, right), {}), operation, (left, right))
         if name in ("and", "or"):
             masks = left.kind == "mask" or right.kind == "mask"
-            return (
-                Value("mask", 0.0, 1.0, made=left.made or right.made, traits=left.traits | right.traits)
-                if masks
-                else UNKNOWN
-            )
+            if masks:
+                return Value(
+                    "mask", 0.0, 1.0, made=left.made or right.made, traits=left.traits | right.traits
+                )
+            return UNKNOWN
         if name in ("floordiv", "mod"):
             return UNKNOWN
         special = self._special(node, name, left, right, left_node, right_node)

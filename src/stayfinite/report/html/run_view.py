@@ -72,11 +72,9 @@ class RunView:
             return self.incidents[0].headline
         if self.record.refused:
             return "Every recorded step was applied, but for those that the loss scaler skips"
-        return (
-            "Every recorded step was finite and was applied"
-            if self.record.count
-            else "No step is recorded yet"
-        )
+        if self.record.count:
+            return "Every recorded step was finite and was applied"
+        return "No step is recorded yet"
 
     @property
     def counts(self) -> str:
