@@ -47,10 +47,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "data",
-        "probe",
-    ):  # packages of their own: stayfinite.data.check(loader), stayfinite.probe.Probe
+    # packages of their own: stayfinite.data.check(loader), stayfinite.probe.Probe
+    if name in ("data", "probe"):
         return importlib.import_module(f"stayfinite.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'stayfinite' has no attribute {name!r}")

@@ -71,7 +71,6 @@ def test_every_kind_of_buffer_is_put_back(healthy_before: int) -> None:
     for _ in range(healthy_before):
         transaction.begin()
         model(torch.randn(4, 2))
-        transaction.close()
     before = snapshot(model)
     for _ in range(2):
         transaction.begin()
@@ -81,7 +80,6 @@ def test_every_kind_of_buffer_is_put_back(healthy_before: int) -> None:
         assert same(snapshot(model), before)
     transaction.begin()
     model(torch.randn(4, 2))
-    transaction.close()
     assert all(value is None or bool(value.isfinite().all()) for value in snapshot(model).values())
 
 
@@ -96,7 +94,6 @@ def test_a_buffer_registered_in_the_middle_of_a_run_is_protected(
         transaction.begin()
         model.lazily = step >= registered_at
         model(torch.randn(4, 2))
-        transaction.close()
     before = snapshot(model)
     model.lazily = True
     transaction.begin()

@@ -120,7 +120,7 @@ def a_tensor(name: str) -> TensorSummary:
             "the optimizer's update made Adam[w].exp_avg non-finite and was undone",
         ),
         (
-            {"trigger": "spike", "spikes": (SpikeFacts("loss", 900.0, 2.0, 40.0),)},
+            {"trigger": "spike", "spikes": (SpikeFacts("loss", 900.0, 2.0),)},
             "a spike: loss 900, typically 2",
         ),
     ],

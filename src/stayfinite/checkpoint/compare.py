@@ -39,7 +39,7 @@ def compare(here: Location, there: Location) -> list[Difference]:
         if key not in right:
             found.append(Difference(tensor.name, "only-here"))
         else:
-            found.append(_difference(tensor, ref, *right[key]))
+            found.append(_difference(tensor.name, ref, right[key][1]))
     found += [Difference(tensor.name, "only-there") for key, (tensor, _) in right.items() if key not in left]
     return sorted(found, key=_weight, reverse=True)
 
@@ -58,8 +58,7 @@ def _tensors(location: Location) -> dict[tuple[str, str], tuple[Tensor, TensorRe
     return {(t.kind.value, t.key): (t, leaf) for t, leaf in pairs if isinstance(leaf, TensorRef)}
 
 
-def _difference(one: Tensor, left: TensorRef, other: Tensor, right: TensorRef) -> Difference:
-    name = one.name
+def _difference(name: str, left: TensorRef, right: TensorRef) -> Difference:
     if left.shape != right.shape:
         return Difference(name, "shape", detail=f"{list(left.shape)} here, {list(right.shape)} there")
     trouble = left.trouble() or right.trouble()

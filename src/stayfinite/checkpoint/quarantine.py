@@ -12,18 +12,9 @@ from stayfinite.readers.checkpoint import Unreadable
 from stayfinite.readers.checkpoint.files import is_url
 
 _COMPANIONS = (
-    ".json",
-    ".pt",
-    ".pth",
-    ".bin",
-    ".ckpt",
-    ".safetensors",
-    ".distcp",
-    ".metadata",
-    ".model",
-    ".npz",
+    ".json", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".metadata", ".model", ".npz",
     ".npy",
-)
+)  # fmt: skip
 _COMPANION_NAMES = (".metadata", "latest", "zero_to_fp32.py", "vocab.txt", "merges.txt", "README.md", ".gitattributes",
                     "fingerprint.pb")  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,9 +31,9 @@ from stayfinite.findings.subjects.project import Project
 from stayfinite.lint.settings import Settings, WrongSettings, find_settings
 from stayfinite.report.doctor_json import project_json, report_json
 from stayfinite.report.doctor_text import RESUME_MARKS, DoctorReport, doctor_lines, item_lines
-from stayfinite.report.file_progress import FileProgress
 from stayfinite.report.html.doctor_page import render_checked, render_doctor
 from stayfinite.report.html.incident_page import write_whole
+from stayfinite.report.status_line import FileProgress
 
 _DEEPEST_CALLS = 5000
 
@@ -239,8 +239,8 @@ def _checklist_lines(folder: str, items: Sequence[CheckedItem]) -> list[Renderab
     return made
 
 
-def _write_page(request: Request, page: object) -> None:
-    if request.html is None or not callable(page):
+def _write_page(request: Request, page: Callable[[], str]) -> None:
+    if request.html is None:
         return
     try:
         write_whole(request.html, page())

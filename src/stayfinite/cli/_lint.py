@@ -17,7 +17,7 @@ from stayfinite.lint import fix as fixes
 from stayfinite.lint.examine import Report, lint
 from stayfinite.lint.presets import PRESETS, moves, patched
 from stayfinite.lint.settings import Settings, WrongSettings, find_settings
-from stayfinite.report.file_progress import FileProgress
+from stayfinite.report.status_line import FileProgress
 from stayfinite.report.text import lines, tally
 
 _DEEPEST_CALLS = 5000
@@ -71,11 +71,7 @@ def run(request: Request) -> int:
     output.deliver(
         report.findings,
         lambda: _text(report, request.everything, len(made) if not request.fix else 0),
-        {
-            "files": report.files,
-            "lines": report.lines,
-            "unreadable": list(report.unreadable),
-        },
+        {"files": report.files, "lines": report.lines, "unreadable": list(report.unreadable)},
     )
     if request.fix:
         _mend(made, request)

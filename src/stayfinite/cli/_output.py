@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
@@ -16,8 +19,6 @@ from stayfinite.findings import Finding, Severity
 from stayfinite.report import FORMATS, render
 from stayfinite.report.selection import codes, selected
 from stayfinite.report.terminal import console
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,15 @@ def exit_code(findings: Sequence[Finding], unreadable: bool = False) -> int:
     return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
 
 
-def output_options(command: Command) -> Command:
-    """--format, --output, --select, --ignore; `make_output` turns them into an `Output`."""
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--format, --output, --select, --ignore; the command gets them as one `Output`."""
+
+    @functools.wraps(command)
+    def with_output(
+        form: str, output_path: Path | None, select: str | None, ignore: str | None, **others: Any
+    ) -> None:
+        command(output=Output(form, output_path, codes(select), codes(ignore)), **others)
+
     options = (
         click.option(
             "--format",
@@ -89,10 +97,26 @@ def output_options(command: Command) -> Command:
         ),
         click.option("--ignore", metavar="CODES", help="Not these rules."),
     )
+    made: Callable[..., None] = with_output
     for option in reversed(options):
-        command = option(command)
-    return command
+        made = option(made)
+    return made
 
 
-def make_output(form: str, output_path: Path | None, select: str | None, ignore: str | None) -> Output:
-    return Output(form, output_path, codes(select), codes(ignore))
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    callback=lambda context, parameter, given: given or min(os.cpu_count() or 1, 8),
+    help="Threads that read and check. [default: the processors, at most 8]",
+)
+
+
+def import_torch(command: str, why: str) -> ModuleType:
+    """torch, or one sentence on how to get it."""
+    try:
+        import torch
+    except ModuleNotFoundError as missing:
+        raise click.ClickException(
+            f"{command} needs PyTorch to {why}; install it with: pip install 'stayfinite[torch]'"
+        ) from missing
+    return torch

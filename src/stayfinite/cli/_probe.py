@@ -19,8 +19,8 @@ from stayfinite.findings.subjects.probed_model import SearchResult, Trial
 from stayfinite.probe.examine import ProbeVerdict, examine_model
 from stayfinite.probe.factory import WrongFactory, load
 from stayfinite.probe.target import Probe
-from stayfinite.report.part_progress import PartProgress
 from stayfinite.report.probe_text import PartLines, probe_lines
+from stayfinite.report.status_line import PartProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def run(request: Request) -> int:
     try:
         with printed, PartProgress() as progress, warnings.catch_warnings():
             probe = load(request.factory)
-            _set_ranges(probe, request.ranges)
+            _set_ranges(probe, request)
             warnings.simplefilter("ignore")  # half precision and odd batches make torch and the model warn
             verdict = examine_model(
                 probe,
@@ -58,9 +58,6 @@ def run(request: Request) -> int:
             )
     except WrongFactory as error:
         click.echo(f"Error: {error}", err=True)
-        return 2
-    except _UnusableBatch as error:
-        click.echo(f"Error: {request.factory}: {error}", err=True)
         return 2
     except KeyboardInterrupt:
         click.echo("stopped; the model and your files are as they were", err=True)
@@ -80,17 +77,14 @@ def run(request: Request) -> int:
     return exit_code(verdict.findings)
 
 
-class _UnusableBatch(Exception):
-    """A range that names no input."""
-
-
-def _set_ranges(probe: Probe, ranges: Sequence[tuple[str, float, float]]) -> None:
+def _set_ranges(probe: Probe, request: Request) -> None:
+    ranges = request.ranges
     if not ranges:
         return
     if any(not name for name, _, _ in ranges):
         if len(ranges) > 1:
-            raise _UnusableBatch(
-                "give one --range LOW:HIGH for all inputs, or one --range NAME=LOW:HIGH each"
+            raise WrongFactory(
+                f"{request.factory}: give one --range LOW:HIGH for all inputs, or one --range NAME=LOW:HIGH each"
             )
         probe.range = (ranges[0][1], ranges[0][2])
         return

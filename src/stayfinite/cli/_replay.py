@@ -147,17 +147,16 @@ def _write_test(path: Path, incident: Incident, facts: dict[str, Any]) -> None:
 
     if path.exists():
         raise click.UsageError(f"{path} exists already and is not overwritten")
-    if incident.test is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(incident.test, encoding="utf-8")
-        click.echo(f"Test     {path}")
-        return
-    if "target" not in facts:
-        raise click.UsageError("no test can be written: the failing expression needs more than plain values")
-    why = incident.findings[0].message if incident.findings else "a bad value"
-    line = incident.birth.line if incident.birth is not None else None
+    text = incident.test
+    if text is None:
+        if "target" not in facts:
+            raise click.UsageError(
+                "no test can be written: the failing expression needs more than plain values"
+            )
+        why = incident.findings[0].message if incident.findings else "a bad value"
+        text = test_of(facts, why, incident.birth.line if incident.birth is not None else None)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(test_of(facts, why, line), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     click.echo(f"Test     {path}")
 
 

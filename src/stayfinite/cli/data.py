@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import click
 
-from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._output import Output, import_torch, jobs_option, output_options
 
 
 @click.command("data")
@@ -27,26 +25,19 @@ from stayfinite.cli._output import make_output, output_options
 @click.option(
     "--norm", type=click.FloatRange(0, min_open=True), metavar="N", help="Embeddings must have this norm."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 64),
-    help="Threads that read and check. [default: the processors, at most 8]",
-)
+@jobs_option
 @click.option(
     "--all", "everything", is_flag=True, help="Show every finding and array, however many there are."
 )
 def command(
     paths: tuple[str, ...],
-    form: str,
-    output_path: Path | None,
-    select: str | None,
-    ignore: str | None,
+    output: Output,
     classes: int | None,
     ignore_index: int,
     labels: tuple[str, ...],
     value_range: tuple[float, float] | None,
     norm: float | None,
-    jobs: int | None,
+    jobs: int,
     everything: bool,
 ) -> None:
     """Look into data files and folders: pt, npy, npz, safetensors, csv, tsv, parquet, images.
@@ -61,12 +52,7 @@ def command(
     stayfinite data train.csv --labels target --classes 10
     stayfinite data images/ --jobs 8
     """
-    try:
-        import torch
-    except ModuleNotFoundError as missing:
-        raise click.ClickException(
-            "data needs PyTorch to read tensors; install it with: pip install 'stayfinite[torch]'"
-        ) from missing
+    torch = import_torch("data", "read tensors")
     from stayfinite.cli import _data
 
     torch.set_num_threads(1)  # the threads of --jobs do the work; nested ones would fight for the processors
@@ -76,10 +62,10 @@ def command(
         )
     request = _data.Request(
         paths=list(paths),
-        output=make_output(form, output_path, select, ignore),
+        output=output,
         expected=_data.expectation(classes, ignore_index, value_range, norm),
         labels=labels,
-        jobs=jobs or min(os.cpu_count() or 1, 8),
+        jobs=jobs,
         everything=everything,
     )
     sys.exit(_data.run(request))

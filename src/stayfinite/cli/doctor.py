@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import click
 
-from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._output import Output, import_torch, jobs_option, output_options
 from stayfinite.cli._report_file import check_output
 
 
@@ -48,24 +47,17 @@ from stayfinite.cli._report_file import check_output
     metavar="SECONDS",
     help="How long to read; the most telling files come first. 0: no limit.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 64),
-    help="Threads that read and check. [default: the processors, at most 8]",
-)
+@jobs_option
 @click.option("--all", "everything", is_flag=True, help="Show everything, however much there is.")
 def command(
     folder: str,
-    form: str,
-    output_path: Path | None,
-    select: str | None,
-    ignore: str | None,
+    output: Output,
     before_resume: str | None,
     checklist: bool,
     html: Path | None,
     probes: tuple[str, ...],
     budget: float,
-    jobs: int | None,
+    jobs: int,
     everything: bool,
 ) -> None:
     """Examine a project: configurations, sources, launchers, logs, checkpoints, data and run folders.
@@ -85,27 +77,22 @@ def command(
     Exit codes: 0 nothing at error level (or go, or nothing missing), 1 errors found (or no-go, or something missing),
     2 nothing could be read.
     """
-    try:
-        import torch
-    except ModuleNotFoundError as missing:
-        raise click.ClickException(
-            "doctor needs PyTorch to read checkpoints; install it with: pip install 'stayfinite[torch]'"
-        ) from missing
+    torch = import_torch("doctor", "read checkpoints")
     from stayfinite.cli import _doctor
 
     if before_resume is not None and checklist:
         raise click.UsageError("--before-resume and --checklist are two questions; ask one at a time")
-    check_output(output_path, [before_resume] if before_resume else [])
+    check_output(output.path, [before_resume] if before_resume else [])
     torch.set_num_threads(1)  # the threads of --jobs do the work; nested ones would fight for the processors
     request = _doctor.Request(
         folder=folder,
-        output=make_output(form, output_path, select, ignore),
+        output=output,
         before_resume=before_resume,
         checklist=checklist,
         html=html,
         probes=probes,
         budget=budget,
-        jobs=jobs or min(os.cpu_count() or 1, 8),
+        jobs=jobs,
         everything=everything,
     )
     sys.exit(_doctor.run(request))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._output import Output, output_options
 
 
 @click.command("lint")
@@ -31,10 +30,7 @@ from stayfinite.cli._output import make_output, output_options
 )
 def command(
     paths: tuple[str, ...],
-    form: str,
-    output_path: Path | None,
-    select: str | None,
-    ignore: str | None,
+    output: Output,
     everything: bool,
     exclude: tuple[str, ...],
     source: str | None,
@@ -63,7 +59,7 @@ def command(
         raise click.UsageError("--write needs --fix")
     request = _lint.Request(
         paths=list(paths),
-        output=make_output(form, output_path, select, ignore),
+        output=output,
         everything=everything,
         exclude=exclude,
         source=source,

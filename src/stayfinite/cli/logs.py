@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._output import Output, output_options
 
 
 @click.command("logs")
@@ -39,10 +39,7 @@ from stayfinite.cli._output import make_output, output_options
 @click.option("--all", "everything", is_flag=True, help="Show every finding, however many there are.")
 def command(
     paths: tuple[str, ...],
-    form: str,
-    output_path: Path | None,
-    select: str | None,
-    ignore: str | None,
+    output: Output,
     plot: Path | None,
     chart: bool | None,
     metrics: tuple[str, ...],
@@ -70,7 +67,7 @@ def command(
 
     request = _logs.Request(
         paths=list(paths),
-        output=make_output(form, output_path, select, ignore),
+        output=output,
         config=config,
         metrics=metrics,
         plot=plot,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._output import Output, import_torch, output_options
 
 
 class _RangeType(click.ParamType[tuple[str, float, float]]):
@@ -52,10 +51,7 @@ class _RangeType(click.ParamType[tuple[str, float, float]]):
 @click.option("--all", "everything", is_flag=True, help="Show every finding, however many there are.")
 def command(
     factory: str,
-    form: str,
-    output_path: Path | None,
-    select: str | None,
-    ignore: str | None,
+    output: Output,
     only: tuple[str, ...],
     budget: float,
     ranges: tuple[tuple[str, float, float], ...],
@@ -79,15 +75,7 @@ def command(
     stayfinite probe train:make_probe --range 0:1 --budget 60
     stayfinite probe train.py:make_probe --only gradient --only edge --stress
     """
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as missing:
-        raise click.ClickException(
-            "probe needs PyTorch to run a model; install it with: pip install 'stayfinite[torch]'"
-        ) from missing
+    import_torch("probe", "run a model")
     from stayfinite.cli import _probe
 
-    request = _probe.Request(
-        factory, make_output(form, output_path, select, ignore), only, budget, ranges, stress, everything
-    )
-    sys.exit(_probe.run(request))
+    sys.exit(_probe.run(_probe.Request(factory, output, only, budget, ranges, stress, everything)))

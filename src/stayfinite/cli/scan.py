@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import click
 
-from stayfinite.cli._output import make_output, output_options
+from stayfinite.cli._output import Output, import_torch, jobs_option, output_options
 from stayfinite.cli._report_file import check_output
 
 
@@ -16,11 +15,7 @@ from stayfinite.cli._report_file import check_output
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @output_options
 @click.option("--all", "everything", is_flag=True, help="Show every finding, however many there are.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 64),
-    help="Threads that read and check. [default: the processors, at most 8]",
-)
+@jobs_option
 @click.option(
     "--config",
     "config",
@@ -50,12 +45,9 @@ from stayfinite.cli._report_file import check_output
 )  # fmt: skip
 def command(
     paths: tuple[str, ...],
-    form: str,
-    output_path: Path | None,
-    select: str | None,
-    ignore: str | None,
+    output: Output,
     everything: bool,
-    jobs: int | None,
+    jobs: int,
     config: str | None,
     last_good: bool,
     against: str | None,
@@ -71,25 +63,14 @@ def command(
     folders, DeepSpeed and FSDP shards, npz/npy and pickles, at the speed of the disk. No pickle is executed.
     Under torchrun the ranks share the work: `torchrun --nproc-per-node 8 -m stayfinite scan DIR`.
     """
-    try:
-        import torch
-    except ModuleNotFoundError as missing:
-        raise click.ClickException(
-            "scan needs PyTorch to read tensors; install it with: pip install 'stayfinite[torch]'"
-        ) from missing
+    torch = import_torch("scan", "read tensors")
     inputs = [*paths, *(given for given in (config, against, good) if given is not None)]
-    check_output(output_path, inputs)
+    check_output(output.path, inputs)
     from stayfinite.cli import _scan
     from stayfinite.readers.checkpoint import Unreadable
 
     torch.set_num_threads(1)  # the threads of --jobs do the work; nested ones would fight for the processors
-    request = _scan.Request(
-        paths=list(paths),
-        output=make_output(form, output_path, select, ignore),
-        everything=everything,
-        jobs=jobs or min(os.cpu_count() or 1, 8),
-        config=config,
-    )
+    request = _scan.Request(paths=list(paths), output=output, everything=everything, jobs=jobs, config=config)
     if repair is not None and good is None:
         raise click.UsageError("--repair needs --from GOOD, a healthy checkpoint of the same model")
     try:

@@ -182,9 +182,8 @@ def _saving(view: ProjectView) -> CheckedItem:
     )
     saves += view.values(r"\.ModelCheckpoint$|lightning\S*\.Trainer$")
     saves += view.setting("save_strategy")
-    saves += view.places(
-        r"\b(pl|L|lightning|pytorch_lightning)\.Trainer\(|\bTrainingArguments\("
-    )  # by default
+    # those save by default
+    saves += view.places(r"\b(pl|L|lightning|pytorch_lightning)\.Trainer\(|\bTrainingArguments\(")
     if saves:
         return CheckedItem(title, Status.UNKNOWN, "the source saves; how many are kept shows when it has run",
                            tuple(dict.fromkeys(saves))[:_MOST_PLACES])  # fmt: skip

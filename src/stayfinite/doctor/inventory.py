@@ -37,10 +37,6 @@ class Inventory:
     incidents: list[Path] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
 
-    @property
-    def empty(self) -> bool:
-        return not (self.logs or self.checkpoints or self.data or self.launchers or self.incidents)
-
 
 def take_inventory(root: str) -> Inventory:
     """Walk the folder once. Links to folders are not followed; what cannot be opened is named."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +32,6 @@ class ModelFactory:
 class ModelProbe:
     """What the probe found, or why there was none."""
 
-    factory: str = ""
     findings: list[Finding] = field(default_factory=list)
     not_run: str = ""  # a sentence
 
@@ -70,7 +67,7 @@ def takes_nothing(file: Path, function: str) -> bool:
 
 def probe_model(factory: ModelFactory, root: str, seconds: float) -> ModelProbe:
     """Run the batteries, a short search and a short training at the learning rate, on copies, in a sandbox."""
-    found = ModelProbe(factory.name)
+    found = ModelProbe()
     kind = support.sandbox().kind
     if kind == "none" or (kind == "landlock" and not factory.named):
         found.not_run = (
@@ -82,8 +79,7 @@ def probe_model(factory: ModelFactory, root: str, seconds: float) -> ModelProbe:
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
         exchange = Path(folder)
         report, errors = exchange / "probe.json", exchange / "stderr"
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [sys.executable, *flags, "-m", "stayfinite", "probe", factory.name, "--stress"]
+        command = process.python_module("stayfinite", "probe", factory.name, "--stress")
         command += ["--budget", str(_SEARCH_SECONDS), "--format", "json", "--output", str(report)]
         with errors.open("wb") as said:
             done = process.run(

@@ -27,7 +27,7 @@ def make_plan(found: Examination, project: Project, findings: Sequence[Finding])
     failed = _failed_run(project)
     steps = [
         *_cure(found, failed, findings),
-        *_start(project, failed, found),
+        *_start(project, failed),
         *_settle(found, failed),
         *_go_on(found, project, failed),
     ]
@@ -82,7 +82,7 @@ def _default_configs(found: Examination) -> list[str]:
     return [config.path for config in found.lint.configs if f'"{Path(config.path).name}"' in text]
 
 
-def _start(project: Project, failed: ProjectRun | None, found: Examination) -> list[PlanStep]:
+def _start(project: Project, failed: ProjectRun | None) -> list[PlanStep]:
     if failed is None or not failed.saved:
         return []
     good = failed.last_good()

@@ -47,7 +47,7 @@ def check_resume(found: Examination, run: ProjectRun, verdict: CheckpointVerdict
     check = ResumeCheck(verdict.checkpoint.path)
     check.items = [
         *_checkpoint(verdict, saved, run),
-        _complete(verdict, run, found),
+        _complete(verdict, found),
         _moments(verdict),
         _scaler(verdict, run),
         _rate(verdict, run, found),
@@ -106,7 +106,7 @@ def _checkpoint(verdict: CheckpointVerdict, saved: SavedState, run: ProjectRun) 
         yield CheckedItem(title, Status.DONE, "the probe's values are finite", (saved.path,))
 
 
-def _complete(verdict: CheckpointVerdict, run: ProjectRun, found: Examination) -> CheckedItem:
+def _complete(verdict: CheckpointVerdict, found: Examination) -> CheckedItem:
     checkpoint = verdict.checkpoint
     present = [
         name

@@ -13,7 +13,6 @@ from stayfinite.findings.trial import Tried
 
 SCHEMA = 1
 
-PHASES = ("forward", "backward", "optimizer", "data", "state")
 TRIGGERS = ("loss", "gradient", "parameter", "spike", "exception")
 ACTIONS = ("skip", "rollback", "lower-lr", "stop", "none")
 

@@ -11,7 +11,7 @@ from stayfinite.findings.incident import Incident
 from stayfinite.findings.trial import ProofReport, Tried
 
 _OWN_REMEDIES: Final[dict[str, tuple[str, ...]]] = {
-    "PURE_LOWP_OPTIMIZER": ("master-weights", "bfloat16", "float32"),
+    "PURE_LOWP_OPTIMIZER": ("master-weights", "bfloat16", "float32")
 }
 """Causes that stand for themselves and not for the birth, and what would cure them. A learning rate is not among them:
 one that is a tenth of it and fails too says nothing of a millionth."""

@@ -185,11 +185,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
                 _RUN,
             ),
             Suspect("a bad value in the branch that `where` does not take", ("NUM018",), _RUN),
-            Suspect(
-                "clipping before unscale_, or by a norm that is not finite",
-                ("STA008", "STA025"),
-                _RUN,
-            ),
+            Suspect("clipping before unscale_, or by a norm that is not finite", ("STA008", "STA025"), _RUN),
         ),
     ),
     Symptom(

@@ -20,12 +20,10 @@ class Tried:
     verdict: str = "failed"  # one of VERDICTS
     reason: str = ""
     loss: float | None = None
-    distortion: float | None = (
-        None  # how far healthy values moved, relative to their size; None: nothing to compare
-    )
-    gradient: bool | None = (
-        None  # whether what failed still gets a gradient; None: it never could, or nobody asked
-    )
+    # how far healthy values moved, relative to their size; None: nothing to compare
+    distortion: float | None = None
+    # whether what failed still gets a gradient; None: it never could, or nobody asked
+    gradient: bool | None = None
     steps: int = 0  # steps that were run with it after the failing one
     control: bool = False
     popular: bool = False

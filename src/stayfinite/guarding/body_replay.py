@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from stayfinite.guarding.loop_body import LoopBody
 from stayfinite.guarding.trial_replay import TrialReplay, norm_is_finite
 from stayfinite.prove.trial import TrialResult
 from stayfinite.recover.recovery import Recovery
+from stayfinite.watch.finite import all_finite
 from stayfinite.watch.watcher import Call, Window
 
 
@@ -28,11 +29,7 @@ class BodyReplay(TrialReplay):
     """The body makes forward pass, backward pass and update itself; this is asked before each update."""
 
     def __init__(
-        self,
-        recovery: Recovery,
-        attempt: Attempt,
-        body: LoopBody,
-        texts: Mapping[str, str],
+        self, recovery: Recovery, attempt: Attempt, body: LoopBody, texts: Mapping[str, str]
     ) -> None:
         super().__init__(recovery, attempt)
         self._body, self._receiver, self._texts = body, body.receiver, texts
@@ -106,28 +103,14 @@ class BodyReplay(TrialReplay):
             self._bad = self._bad or not norm_is_finite([p.grad for p in parameters if p.grad is not None])
         if self._bad:
             return value
-        with self._taken_back():
+        with nullcontext() if self._keeps_updates else self._taken_back():
             with self._measured(parameters):
                 step(*([lambda: value] if closure is not None else []))
             self._applied += 1
             if self._counts and self._applied == 1:
                 self._recovery.ladder.counters.applied += 1  # which the body may read
             with self.only_looking():
-                self._bad = not all(bool(torch.isfinite(p.detach()).all()) for p in parameters)
+                self._bad = not all_finite(parameters)
             if self._bad:
                 self._bad_update = self._tracer.failure()
         return value
-
-    @contextmanager
-    def _taken_back(self) -> Iterator[None]:
-        """An update that the next question must not find."""
-        if self._keeps_updates:
-            yield
-            return
-        with self.only_looking():
-            self._recovery.transaction.copy_before_update(self._optimizers)
-        try:
-            yield
-        finally:
-            with self.only_looking():
-                self._recovery.transaction.undo_update(self._optimizers)

@@ -63,9 +63,8 @@ class DecisionMaker:
         self.refusal: Refusal | None = None  # of this body: it is looked into when the body has ended
         self.trained = False  # the body has run a backward pass or an update
         self._begun = False  # a backward pass has begun that no update has answered
-        self._answered: set[int] = (
-            set()
-        )  # optimizers for which the body has asked for an update, and had its answer
+        # optimizers for which the body has asked for an update, and had its answer
+        self._answered: set[int] = set()
 
     def begin_body(self, batch: Any) -> None:
         self._batch = batch

@@ -56,12 +56,12 @@ def gather(
         norm_overflowed=overflowed,
         largest_gradient=attempt.largest_gradient() if overflowed else None,
         batch_absmax=_absmax(batches) if overflowed else None,
-        state=_bad_state(step, health),
+        state=_bad_state(health),
         bad_update=trouble == "update",
         settings=tuple(attempt.bad_settings),
         scale=scaling.after_overflow(verdict.scale) if trouble == "gradient" else verdict.scale,
         scale_floor=scaling.floor if scaling.on else None,
-        spikes=tuple(SpikeFacts(name, s.value, s.typical, s.deviations) for name, s in jumps.items()),
+        spikes=tuple(SpikeFacts(name, s.value, s.typical) for name, s in jumps.items()),
         observed=tuple(summarize(name, tensor) for name, tensor in attempt.window.observed.items()),
         rank=verdict.bad_rank,
     )
@@ -74,11 +74,11 @@ def _absmax(batches: Any) -> float | None:
 
 def of_state(step: int, health: Health) -> FailedStep:
     """State that is bad between two steps: nothing is known of how it became so."""
-    return FailedStep(step, "state", "parameter", reproduced=None, state=_bad_state(step, health))
+    return FailedStep(step, "state", "parameter", reproduced=None, state=_bad_state(health))
 
 
-def _bad_state(step: int, health: Health) -> tuple[StateTensor, ...]:
+def _bad_state(health: Health) -> tuple[StateTensor, ...]:
     return tuple(
-        StateTensor(_OWNERS[kind], bad.name, bad.nan, bad.inf, math.prod(bad.shape), step, dtype=bad.dtype)
+        StateTensor(_OWNERS[kind], bad.name, bad.nan, bad.inf, math.prod(bad.shape), dtype=bad.dtype)
         for kind, bad in health.bad()
     )

@@ -128,11 +128,17 @@ class Replay(Trace):
 
     def try_update(self, step: Callable[[], Any]) -> None:
         """Follow an update that was bad in itself, and take it back."""
-        with self._tracer.only_looking():
-            self._recovery.transaction.copy_before_update(self._optimizers)
-        try:
+        with self._taken_back():
             step()
             self._bad_update = self._tracer.failure()
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """Around an update that the next question must not find."""
+        with self.only_looking():
+            self._recovery.transaction.copy_before_update(self._optimizers)
+        try:
+            yield
         finally:
-            with self._tracer.only_looking():
+            with self.only_looking():
                 self._recovery.transaction.undo_update(self._optimizers)

@@ -126,8 +126,7 @@ class Maintenance:
             if what != self._obstacle:
                 self._obstacle = what
                 self._reporter.tell(
-                    "warning",
-                    f"step {step}: {what}, so there is nothing new to roll back to",
+                    "warning", f"step {step}: {what}, so there is nothing new to roll back to"
                 )
 
     def save(self, path: Path) -> Path:

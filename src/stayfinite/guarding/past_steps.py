@@ -36,9 +36,8 @@ class PastStep:
     rng: RngState | None
     rates: tuple[float, ...]
     nbytes: int = 0
-    held: tuple[
-        tuple[Tensor, int], ...
-    ] = ()  # tensors that it was given, and how often they had been written into
+    # tensors that it was given, and how often they had been written into
+    held: tuple[tuple[Tensor, int], ...] = ()
 
     def is_as_it_was(self) -> bool:
         """False where its functions see other names, or something was written into its batch, since."""

@@ -49,10 +49,8 @@ _BY_SIZE = (
     Kind.UNKNOWN,
 )
 _SHARE = 0.25  # of the budget, for blame and for culprits each
-_SHARE_OF_STEPS = {
-    False: 0.25,
-    True: 0.6,
-}  # of what is left, for the last steps again: more if the state is to blame
+# of what is left, for the last steps again: more if the state is to blame
+_SHARE_OF_STEPS = {False: 0.25, True: 0.6}
 
 
 @dataclass(slots=True)
@@ -65,9 +63,8 @@ class StepProof:
     healthy: Window | None
     seconds: float
     say: Callable[[str], None]
-    past: Sequence[PastStep] | None = (
-        None  # the steps since the last good copy; None: they are no longer at hand
-    )
+    # the steps since the last good copy; None: they are no longer at hand
+    past: Sequence[PastStep] | None = None
     latest: Sequence[PastStep] = ()  # the last applied steps, also those before the copy
 
     def prove(self, incident: Incident) -> None:
@@ -262,11 +259,15 @@ class StepProof:
                 found["other_good"] = self._fails(other, keep=True) if other else None
             return found
 
-        done = forked(ask, self.seconds * _SHARE)
-        if not done.finished or not isinstance(done.value, dict):
+        value = self._answer(ask)
+        if value is None:
             return None
-        value: dict[str, Any] = done.value
         return Replays(tuple(value["again"]), value["other"], value.get("this_good"), value.get("other_good"))
+
+    def _answer(self, ask: Callable[[], Json]) -> dict[str, Any] | None:
+        """What a child finds; None if it found nothing, or not in its share of the time."""
+        done = forked(ask, self.seconds * _SHARE)
+        return done.value if done.finished and isinstance(done.value, dict) else None
 
     def _fails(self, calls: Sequence[Call], *, keep: bool = False) -> bool:
         """Whether these losses, their gradients or the update are bad. `keep`: from the state as it is now."""
@@ -289,11 +290,8 @@ class StepProof:
             rest = [one for one in range(count) if one not in found]
             return {"samples": list(found), "rest": not self._fails([with_samples(calls[0], rest, count)])}
 
-        done = forked(ask, self.seconds * _SHARE)
-        if not done.finished or not isinstance(done.value, dict):
-            return None
-        value: dict[str, Any] = done.value
-        return value["samples"], value["rest"]
+        value = self._answer(ask)
+        return (value["samples"], value["rest"]) if value is not None else None
 
 
 def _packed(result: TrialResult) -> str:

@@ -72,10 +72,7 @@ class GuardedRun:
         self.health = Health(state)
         self.probe = HealthProbe(probe, state, self.reporter)
         self.foresight = Foresight(
-            state.models,
-            self.reporter.note,
-            several_ranks=world_size() > 1,
-            scale_floor=policy.scale_floor,
+            state.models, self.reporter.note, several_ranks=world_size() > 1, scale_floor=policy.scale_floor
         )
         weakref.finalize(self, self.foresight.close)
         self.reporter.note(

@@ -78,9 +78,8 @@ def save_replicas(
     problem = "rank 0 broke off"
     try:
         others = meeting.collect()
-        if (
-            meeting.absent and all_must_come
-        ):  # it has died: without its random numbers nobody can go on as it would
+        # it has died: without its random numbers nobody can go on as it would
+        if meeting.absent and all_must_come:
             raise CheckpointError(f"{path} was not written: rank {meeting.absent[0]} did not come.")
         if others and not equal:
             raise CheckpointError(

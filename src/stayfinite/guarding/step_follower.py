@@ -94,11 +94,6 @@ class StepFollower:
 
     # -- a refused body once more
 
-    @property
-    def evidence(self) -> FailedStep | None:
-        """What was seen of the refused step while it ran."""
-        return self._evidence
-
     def locate(self, refusal: Refusal) -> Generator[Any, None, FailedStep | None]:
         """What is known of how this step went wrong; if nothing is, its body is given its batches again."""
         if refusal.attempt.window.framework_steps:

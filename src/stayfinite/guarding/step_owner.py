@@ -132,9 +132,8 @@ class StepOwner:
             optimizers, self._run.reporter.step, update_was_made=update_was_made
         )
         together = self._run.ranks.together
-        part = (
-            reading.own_part(world_size()) if together else None
-        )  # the whole norm rides on the ranks' one exchange
+        # the whole norm rides on the ranks' one exchange
+        part = reading.own_part(world_size()) if together else None
         norm, others = reading.total if part is None else part, None
         if beside and window.reading is None:
             others = self._watcher.read(state.held_by(list(beside)))

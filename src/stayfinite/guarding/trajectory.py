@@ -23,6 +23,7 @@ from stayfinite.prove.live_code import swapped
 from stayfinite.recover.recovery import Recovery
 from stayfinite.remedies.remedy import Remedy
 from stayfinite.sandbox.fork import forked
+from stayfinite.watch.finite import all_finite
 from stayfinite.watch.losses import as_loss, split_aux
 from stayfinite.watch.watcher import Window
 
@@ -189,7 +190,7 @@ class Trajectory:
             self._prepare(step, factor, repeated=number >= len(steps) - FURTHER)
             with largest_output() as sizes:
                 loss = self._gradients(step.window, scale)
-            good = math.isfinite(loss) and self._update(scale) and _finite(self._attempt.optimizers)
+            good = math.isfinite(loss) and self._update(scale) and self._weights_are_finite()
             log.add(loss, sizes, good=good)
             if not good:
                 return
@@ -214,22 +215,21 @@ class Trajectory:
 
     def _update(self, scale: _Scale) -> bool:
         """False if the gradients are bad, and no loss scale is to blame."""
-        gradients = [
-            p.grad
-            for o in self._attempt.optimizers
-            for g in o.param_groups
-            for p in g["params"]
-            if p.grad is not None
-        ]
+        trained = self._attempt.trained()
+        gradients = [p.grad for p in trained if p.grad is not None]
         if not norm_is_finite(gradients):
             return scale.halve()
         scale.unscale(gradients)
         if self._attempt.clip is not None and gradients:
-            holders = [p for o in self._attempt.optimizers for g in o.param_groups for p in g["params"]]
-            torch.nn.utils.clip_grad_norm_([p for p in holders if p.grad is not None], self._attempt.clip)
+            torch.nn.utils.clip_grad_norm_(trained, self._attempt.clip)
         for optimizer in self._attempt.optimizers:
             optimizer.step()
         return True
+
+    def _weights_are_finite(self) -> bool:
+        return all_finite(
+            [p for o in self._attempt.optimizers for group in o.param_groups for p in group["params"]]
+        )
 
     def _set_rates(self, rates: Sequence[float], factor: float) -> None:
         groups = [group for o in self._recovery.optimizers for group in o.param_groups if "lr" in group]
@@ -261,11 +261,6 @@ class _Scale:
             return False
         self._now /= 2
         return True
-
-
-def _finite(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    parameters = [p for o in optimizers for group in o.param_groups for p in group["params"]]
-    return all(bool(torch.isfinite(p.detach()).all()) for p in parameters)
 
 
 @contextmanager

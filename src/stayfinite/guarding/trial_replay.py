@@ -13,6 +13,7 @@ from stayfinite.guarding.attempt import Attempt
 from stayfinite.guarding.locate import Replay
 from stayfinite.prove.trial import TrialResult
 from stayfinite.recover.recovery import Recovery
+from stayfinite.watch.finite import all_finite
 from stayfinite.watch.losses import as_loss, split_aux
 from stayfinite.watch.updates import UpdateSampler
 from stayfinite.watch.watcher import Call, Window
@@ -62,11 +63,12 @@ class TrialReplay(Replay):
 
     def _updated_is_bad(self, following: Sequence[Call]) -> bool:
         """Make the update of the gradients that are there, for good, and ask a further batch."""
-        with self._measured(
-            [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
-        ):
+        with self._measured(self._parameters()):
             self._update()
         return self._is_bad(following)
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
 
     @contextmanager
     def _measured(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -103,15 +105,12 @@ class TrialReplay(Replay):
             if not math.isfinite(float(loss.detach().sum())):
                 return True
             (loss / len(calls)).backward()  # type: ignore[no-untyped-call]
-        parameters = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        parameters = self._parameters()
         gradients = [p.grad for p in parameters if p.grad is not None]
         if not norm_is_finite(gradients):
             return True
         if not self._attempt.update_was_bad:
             return False
-        self._recovery.transaction.copy_before_update(self._optimizers)
-        try:
+        with self._taken_back():
             self._update()
-            return not all(bool(torch.isfinite(p.detach()).all()) for p in parameters)
-        finally:
-            self._recovery.transaction.undo_update(self._optimizers)
+            return not all_finite(parameters)

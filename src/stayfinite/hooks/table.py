@@ -19,7 +19,6 @@ class Hook:
     owner: str  # module, or module:Class
     name: str
     lost: str  # what a run without this name does without
-    torch: str = "2.6"  # the first version that has it
     framework: bool = False  # of a framework: listened to only where the script has imported it itself
 
 

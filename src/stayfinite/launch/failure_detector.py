@@ -12,7 +12,7 @@ import torch
 
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
-from stayfinite.findings.subjects.run_record import RunRecord, StepRecord
+from stayfinite.findings.subjects.run_record import Place, RunRecord, StepRecord
 from stayfinite.launch.suspicions import Suspicion, Suspicions
 from stayfinite.launch.traced_batch import TracedBatch
 from stayfinite.observers.history import here
@@ -35,15 +35,13 @@ class FailureDetector:
         self.guarded = False  # a guard looks at losses and gradients
         self.reading_ahead = False  # a framework's loader reads batches that the script does not have yet
         self._batch = TracedBatch(tracer)
-        self._checked: tuple[int, torch.Tensor] | None = (
-            None  # a number that the script looks at, and its step
-        )
+        # a number that the script looks at, and its step
+        self._checked: tuple[int, torch.Tensor] | None = None
         self._arrivals_seen = self._raised_seen = 0
         self._loss_is_bad = False
         self._by_birth: dict[int, Suspicion] = {}
-        self._raised_by: dict[
-            Any, Suspicion
-        ] = {}  # the last error of a function that has not gone well since
+        # the last error of a function that has not gone well since
+        self._raised_by: dict[Any, Suspicion] = {}
         self.healthy_until = -1  # journal entries before this number were followed by a healthy step
         self.history.listeners.append(self._step_is_over)
 
@@ -210,7 +208,7 @@ class FailureDetector:
         if torch.compiler.is_compiling():
             return value
         if isinstance(value, float) and not math.isfinite(value):
-            self._script_saw(value, tensor)
+            self._script_saw(tensor)
         return value
 
     def _number_checked(self, original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -237,7 +235,7 @@ class FailureDetector:
             if bad:
                 self._suspect("loss", None, step=checked[0])
 
-    def _script_saw(self, value: float, tensor: torch.Tensor) -> None:
+    def _script_saw(self, tensor: torch.Tensor) -> None:
         # With the tracer on, the value's own history decides.
         # A number without a graph behind it (a metric, a candidate under no_grad) is nothing that is trained on.
         if not self.tracer.active and not is_unfollowed() and tensor.requires_grad:
@@ -253,7 +251,7 @@ class FailureDetector:
         try:
             original(distribution, *args, **kwargs)
         except ValueError as error:
-            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            failure = Failure(type(error).__name__, str(error), here())
             parameters = [v for v in vars(distribution).values() if isinstance(v, torch.Tensor)]
             bad = next((p for p in parameters if is_bad(p)), None)
             evidence = (
@@ -272,7 +270,7 @@ class FailureDetector:
         try:
             result = original(*args, **kwargs)
         except (ValueError, RuntimeError, AssertionError, IndexError) as error:
-            failure = Failure(type(error).__name__, str(error), here(), caught=True)
+            failure = Failure(type(error).__name__, str(error), here())
             evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
             given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and measurable(v)]
             # What was given NaN has a history of its own, which the error does not tell.
@@ -294,9 +292,8 @@ class FailureDetector:
             birth = one.birth
             by_value = birth.facts.get("invalid") or any(not operand.finite for operand in birth.operands)
             domain = birth.facts.get("outside") or "LinAlgError" in type(one.error).__name__
-            place = here()
-            failure = Failure(type(one.error).__name__, str(one.error), replace(place, file=birth.birth.file,
-                              line=birth.birth.line, source=birth.birth.source), caught=True)  # fmt: skip
+            place = Place(birth.birth.file, birth.birth.line)
+            failure = Failure(type(one.error).__name__, str(one.error), place)
             evidence = self.tracer.failure_of(failure, one)
             if evidence is None or not (by_value or domain or explain(evidence)):
                 continue

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,7 +110,7 @@ class _Progress:
     """On a terminal, a line that says what is being tried."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._begun = path, time.monotonic()
+        self._path = path
 
     def __call__(self, seconds: float) -> None:
         if sys.stderr.isatty() and self._path.exists():

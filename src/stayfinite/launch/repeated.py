@@ -52,10 +52,8 @@ def repeat(facts: dict[str, Any], incident: Incident, seconds: float, script: st
         locate_limit=seconds,
     )
     start = beginning_of(facts)
-    start.environment = {
-        **start.environment,
-        "STAYFINITE_PROVE": "off",
-    }  # a guard of the script's own tries nothing
+    # a guard of the script's own tries nothing
+    start.environment = {**start.environment, "STAYFINITE_PROVE": "off"}
     if script is not None:
         options = Options(os.path.realpath(script), options.arguments, locate_limit=seconds)
     failure = second_run.FailurePoint(incident.step, 0.0, f"step {incident.step} failed")

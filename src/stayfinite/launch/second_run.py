@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -238,11 +237,10 @@ def in_fresh_process(
     past: Any = None,
 ) -> ProcessResult:
     """`stayfinite` with this command; silent, for the script has said everything once."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     progress = _Progress(seconds)
     try:
         return process.run(
-            [sys.executable, *flags, "-m", "stayfinite", *command],
+            process.python_module("stayfinite", *command),
             kind,
             seconds,
             environment=environment,

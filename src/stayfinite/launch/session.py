@@ -70,9 +70,8 @@ class Session:
             # Learning rate and order of the data are the script's own, also where bad weights are put back.
             policy = replace(policy, max_rollbacks=0, max_lowerings=0)
         if options.policy is None:
-            policy = replace(
-                policy, spikes="ignore"
-            )  # a script that asked for nothing keeps its healthy steps
+            # a script that asked for nothing keeps its healthy steps
+            policy = replace(policy, spikes="ignore")
         return policy
 
     def start(self) -> None:
@@ -293,7 +292,7 @@ class Session:
 
     def _note_poisoned_state(self) -> None:
         """Weights that are bad at the end, however they became so, are a failure."""
-        self._state = state_scan.scan(self.observers.optimizers, self.tracer, self.history.step)
+        self._state = state_scan.scan(self.observers.optimizers, self.tracer)
         self._weights_seen = any(
             seen.optimizer() is not None for seen in self.observers.optimizers.known.values()
         )
@@ -325,10 +324,7 @@ class Session:
             step=self.history.step,
             phase="state",
             trigger="parameter",
-            run=RunRecord(
-                history=tuple(self.history.whole),
-                complete=True,
-            ),
+            run=RunRecord(history=tuple(self.history.whole), complete=True),
             state=self._state,
             gradients=gradient_facts(state_scan.trained_parameters(self.observers.optimizers)),
             benign=self.tracer.benign(),

@@ -147,11 +147,9 @@ def _install(texts: dict[str, str]) -> None:
 
     def get_code(loader: Any, fullname: str) -> Any:
         text = texts.get(os.path.realpath(loader.path))
-        return (
-            original(loader, fullname)
-            if text is None
-            else compile(text, loader.path, "exec", dont_inherit=True)
-        )
+        if text is None:
+            return original(loader, fullname)
+        return compile(text, loader.path, "exec", dont_inherit=True)
 
     SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]
     script.REPLACED.update(texts)

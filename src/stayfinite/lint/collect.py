@@ -12,52 +12,20 @@ SOURCE_ENDINGS = (".py",)
 CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 PASSED_BY = frozenset(
     [
-        "__pycache__",
-        "node_modules",
-        ".git",
-        ".github",
-        ".circleci",
-        ".hg",
-        ".venv",
-        "venv",
-        ".tox",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        "wandb",
-        "mlruns",
-        "build",
-        "dist",
-        "site-packages",
+        "__pycache__", "node_modules", ".git", ".github", ".circleci", ".hg", ".venv", "venv", ".tox",
+        ".mypy_cache", ".ruff_cache", ".pytest_cache", "wandb", "mlruns", "build", "dist", "site-packages",
         ".ipynb_checkpoints",
     ]
-)
+)  # fmt: skip
 _NO_CONFIGS = frozenset(
     [
-        ".gitlab-ci.yml",
-        ".travis.yml",
-        "docker-compose.yml",
-        "docker-compose.yaml",
-        "package.json",
-        "package-lock.json",
-        "pyproject.toml",
-        "poetry.lock",
-        "tsconfig.json",
-        "mkdocs.yml",
-        ".pre-commit-config.yaml",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "vocab.json",
-        "added_tokens.json",
-        "uv.toml",
-        "ruff.toml",
-        "model.safetensors.index.json",
-        "pytorch_model.bin.index.json",
-        "trainer_state.json",
-        "generation_config.json",
+        ".gitlab-ci.yml", ".travis.yml", "docker-compose.yml", "docker-compose.yaml", "package.json",
+        "package-lock.json", "pyproject.toml", "poetry.lock", "tsconfig.json", "mkdocs.yml",
+        ".pre-commit-config.yaml", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+        "vocab.json", "added_tokens.json", "uv.toml", "ruff.toml", "model.safetensors.index.json",
+        "pytorch_model.bin.index.json", "trainer_state.json", "generation_config.json",
     ]
-)
+)  # fmt: skip
 _LARGEST_IN_FOLDER = 1 << 20  # a configuration found in a folder; a larger file is data
 
 

@@ -30,7 +30,6 @@ _TOTALS = ("steps", "max_steps", "total_steps", "train_steps", "max_iters")
 class Preset:
     """How far each setting moves."""
 
-    name: str
     rate_factor: float
     clip: float
     warmup_factor: float
@@ -38,8 +37,8 @@ class Preset:
 
 
 PRESETS = {
-    "conservative": Preset("conservative", 0.5, 1.0, 1.0, "bf16"),
-    "ultra": Preset("ultra", 0.1, 0.5, 2.0, "no"),
+    "conservative": Preset(0.5, 1.0, 1.0, "bf16"),
+    "ultra": Preset(0.1, 0.5, 2.0, "no"),
 }
 
 

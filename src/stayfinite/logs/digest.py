@@ -102,7 +102,6 @@ class Digest:
         log.counted = self._steps_seen
         for watched in self._watched.values():
             watched.series.buckets = watched.thinner.buckets()
-            watched.series.tail = watched.tail.points()
         log.series = {name: watched.series for name, watched in self._watched.items()}
         return log
 
@@ -220,11 +219,11 @@ class Digest:
             self._skips += 1
             log.longest_skip = max(log.longest_skip, self._skips)
             point = Point(steps[row], math.nan, block.lines[row], first + row)
-            happened.append(Happening("skip", "action", point, text=action))
+            happened.append(Happening("skip", "action", point))
         for row, event in block.texts.get("event", ()):
             point = Point(steps[row], self._step, block.lines[row], first + row)
             again = event == "restore" or (event == "start" and log.records + row > 0)
-            happened.append(Happening("resume" if again else "event", "event", point, text=event))
+            happened.append(Happening("resume" if again else "event", "event", point))
 
     # Moments
 

@@ -30,10 +30,7 @@ class LogVerdict:
 
 
 def read_log(
-    path: str,
-    *,
-    also: Collection[str] = (),
-    advance: Callable[[int], None] = lambda nbytes: None,
+    path: str, *, also: Collection[str] = (), advance: Callable[[int], None] = lambda nbytes: None
 ) -> Log:
     """The log at `path`; raises `UnreadableLog`. `also` names metrics whose every value is to be kept."""
     if Path(path).is_dir():

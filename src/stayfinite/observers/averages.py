@@ -15,6 +15,7 @@ from stayfinite.replay import Tracer
 from stayfinite.replay.float32 import HALF
 from stayfinite.replay.living import living
 from stayfinite.replay.measure import is_plain
+from stayfinite.replay.sites import place_at
 from stayfinite.replay.tracer import unfollowed
 
 _SAMPLED = 64  # values of each parameter that are remembered
@@ -36,9 +37,8 @@ class AverageObserver:
     def __init__(self, tracer: Tracer | None) -> None:
         self._tracer = tracer
         self._copies: list[_ModelCopy] = []
-        self._trained: list[
-            tuple[weakref.ref[torch.Tensor], torch.Tensor]
-        ] = []  # and a sample from the beginning
+        # what is trained, and a sample of it from the beginning
+        self._trained: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     def before_update(self, optimizer: torch.optim.Optimizer, steps: int) -> None:
         if steps == 0:
@@ -113,8 +113,7 @@ class AverageObserver:
                     moved += int((_some(parameter).to(tensor.dtype) != rounded).sum())
                     break
         if first is not None:
-            site = self._tracer.written_at(first) if self._tracer is not None else None
-            made = Place(site.file, site.line, site.source) if site is not None else Place()
+            made = place_at(self._tracer.written_at(first) if self._tracer is not None else None)
             dtype = str(first.dtype).removeprefix("torch.")
             yield AverageFacts(dtype, first._version, values, still, moved, made)
 

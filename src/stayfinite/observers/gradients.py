@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import torch
 
@@ -13,21 +12,17 @@ from stayfinite.replay.measure import is_plain, magnitude
 _MOST = 256
 
 
-def gradient_facts(parameters: Mapping[torch.Tensor, str]) -> tuple[GradientFacts, ...]:
-    """Of parameters that are trained, by name."""
+def gradient_facts(parameters: Iterable[torch.Tensor]) -> tuple[GradientFacts, ...]:
+    """Of parameters that are trained."""
     found: list[GradientFacts] = []
-    for parameter, name in parameters.items():
+    for parameter in parameters:
         gradient = parameter.grad
         if not parameter.requires_grad:
             continue
         if gradient is None:
-            found.append(GradientFacts(name, None, zero=False, missing=True))
+            found.append(GradientFacts(zero=False, missing=True))
         elif is_plain(gradient):
-            size = magnitude(gradient)
-            nan, inf = int(torch.isnan(gradient).sum()), int(torch.isinf(gradient).sum())
-            found.append(
-                GradientFacts(name, size if math.isfinite(size) else None, size == 0, False, nan, inf)
-            )
+            found.append(GradientFacts(zero=magnitude(gradient) == 0, missing=False))
         if len(found) == _MOST:
             break
     return tuple(found)

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from stayfinite.findings.subjects.run_record import Place, StepRecord
-from stayfinite.replay.sites import user_site
+from stayfinite.replay.sites import place_at, user_site
 
 _RECENT, _FIRST, _WHOLE = 64, 16, 1024
 
 
 def here() -> Place:
     """The line of the user's code that runs now."""
-    site = user_site(2)
-    return Place(site.file, site.line, site.source) if site is not None else Place()
+    return place_at(user_site(2))
 
 
 @dataclass(slots=True)

@@ -203,9 +203,8 @@ class OptimizerObserver:
             unchanged += int(((parameter.detach() == before) & moving).sum())
         dtype = dtype_name(seen.before[0][1].dtype)
         seen.before = []
-        last = seen.audit or UpdateAudit(0, dtype, 0, 0, 0, 0)
+        last = seen.audit or UpdateAudit(dtype, 0, 0, 0, 0)
         seen.audit = UpdateAudit(
-            step=self._history.step,
             dtype=dtype,
             elements=elements,
             unchanged=unchanged,

@@ -124,7 +124,6 @@ def _facts(first: _Stepping, replicas: tuple[_Stepping, ...]) -> Iterable[Replic
         drift = _largest_difference(first, replica)
         yield ReplicaFacts(
             rank=rank,
-            steps=replica.steps,
             skipped=most - replica.steps,
             equal=drift == 0.0,
             drift=drift if rank else None,

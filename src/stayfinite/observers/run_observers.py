@@ -110,10 +110,6 @@ class RunObservers:
         self._listening.stop()
         self.optimizers.remove()
 
-    def restored(self) -> None:
-        """A guard has loaded a checkpoint as a whole."""
-        self.scalers.restored()
-
     def _copying(self, original: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(source, *args, **kwargs)
         if self.replicas is not None:
@@ -136,9 +132,8 @@ class RunObservers:
         if frame is None:
             return original(message, category, filename, lineno, *args, **kwargs)
         ours = own_frame(filename)
-        if (
-            ours is not None
-        ):  # that it was said here is no reason to keep it back at another line of the user's
+        # that it was said here is no reason to keep it back at another line of the user's
+        if ours is not None:
             ours.f_globals.get("__warningregistry__", {}).clear()
         known = frame.f_globals.setdefault("__warningregistry__", {})
         name = frame.f_globals.get("__name__")
@@ -156,10 +151,7 @@ class RunObservers:
         if self.replicas is not None:
             self.replicas.loaded(module, state)
         self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
-        missing = tuple(getattr(result, "missing_keys", ()))
-        self.module_loads.append(
-            LoadEvent("module", here(), self.history.step, missing=missing, nonfinite=tuple(bad[:16]))
-        )
+        self.module_loads.append(LoadEvent("module", here(), self.history.step, nonfinite=tuple(bad[:16])))
         return result
 
     @property

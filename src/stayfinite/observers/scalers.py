@@ -58,9 +58,8 @@ class ScalerObserver:
         self.known: list[ObservedScaler] = []
         self._stepping_now = False
         self._last_found: tuple[torch.Tensor | None, bool] = None, False
-        self._scaled_losses: list[
-            tuple[weakref.ref[torch.Tensor], torch.Tensor]
-        ] = []  # and the loss before scaling
+        # what was made of a loss by scaling, and the loss itself
+        self._scaled_losses: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         self._looking = False
         self.on_created: Callable[[], None] | None = None
         self.on_skip: Callable[[torch.optim.Optimizer, bool], None] | None = None
@@ -100,11 +99,6 @@ class ScalerObserver:
         if seen is not None and not called_by_us():
             seen.loaded = True
         return original(scaler, *args, **kwargs)
-
-    def restored(self) -> None:
-        """A guard has loaded a checkpoint that holds the scaler."""
-        for seen in self.known:
-            seen.loaded = True
 
     def _scaling(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         seen = self.find(scaler)

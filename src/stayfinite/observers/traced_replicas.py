@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.run_record import Place, ReplicaFacts
+from stayfinite.findings.subjects.run_record import ReplicaFacts
 from stayfinite.replay import Tracer
 from stayfinite.replay.measure import measurable
 from stayfinite.replay.op_journal import Entry, OpJournal, memory_key
+from stayfinite.replay.sites import place_at
 
 _BACK = 6  # ops from the update back to the gradient that both copies share
 
@@ -39,13 +40,7 @@ class TracedReplicas:
 
     def facts(self, models: list[torch.nn.Module]) -> tuple[ReplicaFacts, ...]:
         """The copies whose updates share a gradient; () when there are none (an average, a target network)."""
-        for reference, keys in self._loads:
-            copy = reference()
-            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
-            if copy is None or source is None:
-                continue
-            pairs: list[tuple[torch.Tensor, torch.Tensor]]
-            pairs = list(zip(source.parameters(), copy.parameters(), strict=False))
+        for pairs in self._copied(models):
             for one, two in pairs:
                 shared = self._updates(one, two) if one.grad is not None and two.grad is not None else None
                 if shared is not None:
@@ -54,15 +49,19 @@ class TracedReplicas:
 
     def drifted(self, models: list[torch.nn.Module]) -> bool:
         """A copy and its source have gradients, and are no longer equal: worth a look at how they were updated."""
-        for reference, keys in self._loads:
-            copy = reference()
-            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
-            if copy is None or source is None:
-                continue
-            for one, two in zip(source.parameters(), copy.parameters(), strict=False):
+        for pairs in self._copied(models):
+            for one, two in pairs:
                 if one.grad is not None and two.grad is not None and one.shape == two.shape:
                     return not torch.equal(one.detach(), two.detach())
         return False
+
+    def _copied(self, models: list[torch.nn.Module]) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+        """The parameters of each model that was copied, beside those of its copy."""
+        for reference, keys in self._loads:
+            copy = reference()
+            source = next((m for m in models if m is not copy and _memory(m) & keys), None)
+            if copy is not None and source is not None:
+                yield list(zip(source.parameters(), copy.parameters(), strict=False))
 
     def _updates(self, one: torch.Tensor, two: torch.Tensor) -> tuple[Entry, Entry] | None:
         """The last writes to both, when one gradient went into both."""
@@ -106,7 +105,7 @@ class TracedReplicas:
                 scale=differ[rank],
                 equal=rank == 0 or drift == 0.0,
                 drift=drift if rank else None,
-                place=Place(entry.site.file, entry.site.line, entry.site.source) if entry.site else Place(),
+                place=place_at(entry.site),
             )
             for rank, entry in enumerate((first, second))
         )

@@ -45,7 +45,7 @@ def stress_run(lab: Lab, record: Record) -> None:
         calm = _course(lab, own, 1.0)
         course = _course(lab, stressed, _TIMES)
     record.stress = StressResult(
-        _TIMES, len(course.losses), rate, tuple(course.losses), tuple(course.norms), course.first,
+        _TIMES, rate, tuple(course.losses), tuple(course.norms), course.first,
         len(course.losses) if course.first else None, course.what, not calm.first, course.where,
         len(calm.losses), tuple(calm.growths),
     )  # fmt: skip
@@ -86,10 +86,8 @@ def _course(lab: Lab, parts: Parts, times: float) -> _Course:
         elif bad := nonfinite(gradients):
             course.first, course.what = "gradient", f"the gradient of {bad[0].name} is not finite"
         elif abs(value) > _DIVERGED * max(abs(course.losses[0]), 1e-3) and value > course.losses[-2]:
-            course.first, course.what = (
-                "divergence",
-                f"the loss has grown from {course.losses[0]:.3g} to {value:.3g}",
-            )
+            course.first = "divergence"
+            course.what = f"the loss has grown from {course.losses[0]:.3g} to {value:.3g}"
         if course.first:
             if course.first != "divergence":
                 course.where = _where(lab, parts, batch)

@@ -94,9 +94,8 @@ class Candidates:
             one
             for one in prescriptions(case, fitting=False)
             if not one.remedy.universal
-            and not (
-                one.remedy.only_wider and case.in_half
-            )  # more range helps whatever fails in half precision
+            # more range helps whatever fails in half precision
+            and not (one.remedy.only_wider and case.in_half)
             and self._can_act(one, stage)
             and not any(edit.start < end and start < edit.end for edit in one.edits for start, end in taken)
         ]

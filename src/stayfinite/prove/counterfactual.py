@@ -27,13 +27,10 @@ from stayfinite.remedies.source import SourceSite
 
 _NULL_RUNS = 3
 _LEAST_RUNS = 4  # a proof of fewer proves nothing
-_BLAME_RUNS, _SHARE_OF_BLAME = (
-    3,
-    0.25,
-)  # who is to blame is asked first if that takes so much of the time, else last
-_FROM_BEFORE = frozenset(
-    {"parameter", "buffer", "state", "outside"}
-)  # ops of a birth that is older than its step
+# who is to blame is asked first if that takes so much of the time, else last
+_BLAME_RUNS, _SHARE_OF_BLAME = 3, 0.25
+# ops of a birth that is older than its step
+_FROM_BEFORE = frozenset({"parameter", "buffer", "state", "outside"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +208,8 @@ class Counterfactual:
         values, _, failing = self._candidates.before(
             stage, case, Prescription(one.remedies[0], case.site.file, one.edits)
         )
-        file, watched = (
-            os.path.realpath(case.site.file),
-            observable(case, Prescription(one.remedies[0], None, one.edits)),
-        )
-        result = self._trial(Plan({file: watched}, (), failing, names=names))
+        watched = observable(case, Prescription(one.remedies[0], None, one.edits))
+        result = self._trial(Plan({os.path.realpath(case.site.file): watched}, (), failing, names=names))
         written = (
             standalone(case.site, after, number, result.inputs, f"{case.op} on line {case.site.line}")
             if values

@@ -54,9 +54,8 @@ class TrialResult:
     inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for
     applied: int = 0  # updates that were made
     moved: list[tuple[int, float]] = field(default_factory=list)  # by updates, in sizes of the weights
-    left_bad: tuple[
-        str, ...
-    ] = ()  # parameters and moments that are not finite at the end, although no step failed
+    # parameters and moments that are not finite at the end, although no step failed
+    left_bad: tuple[str, ...] = ()
     arranged: bool = False  # the step had the batch and the state that the plan's arrangement asks for
     seconds: float = 0.0
 

@@ -110,10 +110,8 @@ def _check_fit(payload: dict[str, Any], state: TrainingState) -> None:
     """Before anything is loaded: torch's own loading leaves a model half loaded when it finds that it does not fit."""
     problems = []
     for prefix, model in state.models.items():
-        saved, live = (
-            payload["model"] if prefix == "" else payload["model"].get(prefix, {}),
-            model.state_dict(),
-        )
+        saved = payload["model"] if prefix == "" else payload["model"].get(prefix, {})
+        live = model.state_dict()
         parameters = dict(model.named_parameters(remove_duplicate=False))
         problems += [f"{name} is missing" for name in live if name not in saved]
         problems += [f"{name} is not in the model" for name in saved if name not in live]

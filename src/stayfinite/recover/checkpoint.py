@@ -47,9 +47,8 @@ def write(path: Path, payload: dict[str, Any]) -> None:
             "Free space or choose a writable directory; files that were there before are untouched."
         ) from error
     finally:
-        with suppress(
-            OSError
-        ):  # after a success it is gone already; under a file that is no folder it never was
+        # after a success it is gone already; under a file that is no folder it never was
+        with suppress(OSError):
             temporary.unlink()
 
 
@@ -110,9 +109,8 @@ def _foreign(error: pickle.UnpicklingError) -> str:
 @contextmanager
 def _with_checksums() -> Iterator[None]:
     """`read` needs the CRC32 of every member, even where the user has told torch.save to leave it out."""
-    get = getattr(
-        torch.serialization, "get_crc32_options", None
-    )  # torch >= 2.6; before, it is always computed
+    # torch >= 2.6; before, it is always computed
+    get = getattr(torch.serialization, "get_crc32_options", None)
     if get is None or get():
         yield
         return

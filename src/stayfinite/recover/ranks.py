@@ -146,9 +146,8 @@ class Ranks:
         if not self.together:
             return numbers.unsqueeze(0)
         row = numbers.contiguous()
-        flat = torch.empty(
-            world_size() * row.numel(), dtype=row.dtype, device=row.device
-        )  # gloo takes no other shape
+        # gloo takes no other shape
+        flat = torch.empty(world_size() * row.numel(), dtype=row.dtype, device=row.device)
         # The older name warns from torch 2.13 on.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         try:

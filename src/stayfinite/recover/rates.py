@@ -62,9 +62,8 @@ def scale_rates(
             if own and isinstance(values, list) and len(values) == len(own):
                 setattr(scheduler, name, [v * f for v, f in zip(values, own, strict=True)])
         floor = getattr(scheduler, _SCHEDULER_FLOOR, None)
-        if own and isinstance(
-            floor, (int, float)
-        ):  # one floor for all groups: it must not lie above any of them
+        # one floor for all groups: it must not lie above any of them
+        if own and isinstance(floor, (int, float)):
             setattr(scheduler, _SCHEDULER_FLOOR, floor * min(own))
 
 

@@ -92,12 +92,10 @@ class Recovery:
         counters.foretold += early and self.ladder.may_go_back_early  # else it was the ladder's
         since = counters.applied - self.last_good.applied
         counters.rolled_back += since
-        self.last_good.applied = (
-            counters.applied
-        )  # going back once more loses only what is applied from here on
-        if (
-            self._policy.max_lowerings
-        ):  # the same state at the same learning rate would end in the same failure
+        # going back once more loses only what is applied from here on
+        self.last_good.applied = counters.applied
+        # the same state at the same learning rate would end in the same failure
+        if self._policy.max_lowerings:
             rungs = self._rungs(since * warm) if grew else 1
             counters.lowerings += rungs
             self.ladder.lowered += _HALF_A_RUNG if early and not grew else rungs

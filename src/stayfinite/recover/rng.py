@@ -91,11 +91,8 @@ class RngState:
             }
         version, numbers, gauss = self.python
         return {
-            "python": (
-                version,
-                torch.tensor(numbers),
-                gauss,
-            ),  # 625 numbers: much faster to write and read as one
+            # 625 numbers: much faster to write and read as one
+            "python": (version, torch.tensor(numbers), gauss),
             "torch_cpu": self.torch_cpu,
             "numpy": numpy,
             "devices": self.devices,

@@ -69,9 +69,8 @@ class StateCopy:
                 del kept[parameter]
             for parameter, entry in outline["state"].items():
                 kept[parameter] = _copy_entry(entry)
-            for group, saved in zip(
-                optimizer.param_groups, outline["groups"], strict=False
-            ):  # added later: as it is
+            # added later: as it is
+            for group, saved in zip(optimizer.param_groups, outline["groups"], strict=False):
                 for key in [key for key in group if key != "params" and key not in saved]:
                     del group[key]
                 put_back_group(group, saved)
@@ -138,9 +137,8 @@ def can_change(tensor: Tensor) -> bool:
         return False
     if tensor.layout is not torch.strided:
         return True
-    return all(
-        step != 0 or size <= 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )  # expanded
+    # elements of an expanded one share their memory
+    return all(step != 0 or size <= 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def copy_all(destinations: list[Tensor], sources: list[Tensor]) -> None:

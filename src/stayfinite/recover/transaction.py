@@ -51,11 +51,9 @@ class Transaction:
         self._begun = 0
         self._before_update: dict[tuple[int, ...], StateCopy] = {}
         self._of_batch: list[tuple[dict[str, Tensor | None], str, Tensor, Tensor]] = []
-        self._at_mark: set[tuple[int, str]] | None = (
-            None  # buffers there were when the last micro-batch began
-        )
+        # buffers there were when the last micro-batch began
+        self._at_mark: set[tuple[int, str]] | None = None
         self.rng: RngState | None = None
-        self.open = False
 
     def begin(self) -> None:
         """Note the random generators and save the buffers as they are now."""
@@ -71,7 +69,6 @@ class Transaction:
         self._of_batch, self._at_mark = [], None
         self.rng = RngState.capture()
         self._save_buffers()
-        self.open = True
 
     @property
     def buffers_were_written(self) -> bool:
@@ -147,7 +144,6 @@ class Transaction:
             self._remove_buffers_but({(id(slot.owner._buffers), slot.key) for slot in self._slots})
         if restore_rng and self.rng is not None:
             self.rng.restore()
-        self.open = False
 
     def _remove_buffers_but(self, known: set[tuple[int, str]]) -> None:
         """Buffers that the step itself registered: before it they did not exist."""
@@ -189,7 +185,3 @@ class Transaction:
                 elif slot.tensor.numel() <= SMALL or slot.tensor._version != slot.version:
                     mine = local(slot.tensor)
                     mine.copy_(torch.where(bad.to(mine.device), slot.saved, mine))
-
-    def close(self) -> None:
-        """The step was good: what `begin` saved is no longer needed."""
-        self.open = False

@@ -11,9 +11,8 @@ from stayfinite.remedies.source import Edit, argument, with_argument
 
 _TIGHTER = {"float16": "5", "float64": "40"}  # so is the square of a gradient that it is a factor of
 _TIGHTER_THAN_ALL = "10"
-_AS_A_FACTOR = (
-    "3"  # where one exponential after the other multiplies the same values, as in the layers of a flow
-)
+# where one exponential after the other multiplies the same values, as in the layers of a flow
+_AS_A_FACTOR = "3"
 
 
 class BoundedExponent(Remedy):

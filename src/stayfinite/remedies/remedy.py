@@ -67,16 +67,14 @@ class Remedy:
     universal: ClassVar[bool] = False  # helps against anything (a batch left out), so it is no control
     leaves_steps_out: ClassVar[bool] = False  # so it has cured nothing unless later steps train
     of_updates: ClassVar[bool] = False  # changes what the optimizer does
-    over_steps: ClassVar[bool] = (
-        False  # shows what it is worth over many steps only, not at the one that failed
-    )
+    # shows what it is worth over many steps only, not at the one that failed
+    over_steps: ClassVar[bool] = False
     rate_factor: ClassVar[float | None] = None  # the learning rate that it ends at, if it changes that: 0.1
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
     only_wider: ClassVar[bool] = False  # more room for large numbers: if these grow on, it only postpones
     cuts_off: ClassVar[bool] = False  # what fails there gets no gradient, whatever else may be done about it
-    is_cure: ClassVar[bool] = (
-        True  # False: what people try, and leaves the cause as it is; never called proved
-    )
+    # False: what people try, and leaves the cause as it is; never called proved
+    is_cure: ClassVar[bool] = True
 
     def fits(self, case: Case) -> bool:
         """Whether it may cure this birth, by its mechanism."""

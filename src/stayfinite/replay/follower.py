@@ -213,7 +213,7 @@ class Follower:
             known = self.name_of(output)
             if known is not None or (output.requires_grad and output.is_leaf):
                 kind, name = known or ("parameter", None)
-                self.noticed.arrive(kind, name, entry, self.step)
+                self.noticed.arrive(kind, name, entry)
 
     def _entry(self, running: Running, output: torch.Tensor) -> Entry:
         op, reads = running.op, running.reads
@@ -257,9 +257,8 @@ class Follower:
             return
         for read in running.reads:
             source = read.entry
-            trained = (
-                read.tensor.requires_grad and read.tensor.is_leaf
-            )  # also after an update that was traced
+            # also after an update that was traced
+            trained = read.tensor.requires_grad and read.tensor.is_leaf
             if (
                 source is not None
                 and source.name is None
@@ -278,7 +277,7 @@ class Follower:
         for read in running.reads:
             if read.entry is not None and (read.bad or read.entry.swell is not None):
                 known = self.name_of(running.node.variable)
-                self.noticed.arrive("gradient", known[1] if known else None, read.entry, self.step)
+                self.noticed.arrive("gradient", known[1] if known else None, read.entry)
 
     def _note_raise(self, running: Running, error: Exception) -> None:
         reads = running.reads
@@ -300,9 +299,8 @@ class Follower:
         self._unnamed += 1
         roots = list(self.modules.roots)
         if len(roots) == self._roots_named and not _is_power_of_8(self._unnamed):
-            return (
-                None  # going through all objects takes long: the 1st, 8th, 64th ... time, and for a new model
-            )
+            # going through all objects takes long: the 1st, 8th, 64th ... time, and for a new model
+            return None
         self._names, self._roots_named = Names([*roots, *living_models()]), len(roots)
         return self._names.find(tensor)
 

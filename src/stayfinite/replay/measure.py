@@ -102,7 +102,6 @@ class Account:
     nan: int
     posinf: int
     neginf: int
-    distinct: bool
     histogram: Histogram | None = None
 
 
@@ -114,7 +113,7 @@ def account(tensor: torch.Tensor) -> Account:
     """Count and measure; several passes, so only where a bad value was born."""
     name, shape = dtype_name(tensor.dtype), shape_of(tensor)
     if not is_plain(tensor) or tensor.numel() == 0:
-        return Account(shape, name, None, None, None, None, 0, 0, 0, 0, 0, False)
+        return Account(shape, name, None, None, None, None, 0, 0, 0, 0, 0)
     values = tensor.detach()
     values = _real(values) if values.dtype.is_floating_point or values.dtype.is_complex else values
     wide = values.double() if values.dtype.is_floating_point else values.to(torch.float64)
@@ -138,7 +137,6 @@ def account(tensor: torch.Tensor) -> Account:
         nan=nan,
         posinf=posinf,
         neginf=neginf,
-        distinct=low != high,
         histogram=histogram(finite),
     )
 

@@ -65,10 +65,6 @@ class ModuleStack:
         loader, model = self._of_loader, self._of_model
         return loader if loader and (model is None or model % loader == 0) else model
 
-    @property
-    def depth(self) -> int:
-        return len(self._stack)
-
     def path(self) -> str | None:
         """Model.block.2.attention for the innermost running module."""
         if not self._stack:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.run_record import Comparison, Place, RoundedIntegers
+from stayfinite.findings.subjects.run_record import Comparison, RoundedIntegers
 from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay.op_journal import Entry
 from stayfinite.replay.running import Running
-from stayfinite.replay.sites import Site, written_by_user
+from stayfinite.replay.sites import Site, place_at, written_by_user
 
 COMPARES = {"gt", "lt", "ge", "le", "eq"}
 _ARRIVALS_KEPT = 10_000
@@ -30,7 +30,6 @@ class Arrival:
     name: str | None
     entry: int
     roots: frozenset[int]
-    step: int
     swell: int | None = None
 
 
@@ -55,10 +54,10 @@ class Noticed:
         self.raised: list[Raised] = []
         self.rounded: list[RoundedIntegers] = []
 
-    def arrive(self, kind: str, name: str | None, entry: Entry, step: int) -> None:
+    def arrive(self, kind: str, name: str | None, entry: Entry) -> None:
         """Remember that the bad value of this entry is in something that lasts."""
         if len(self.arrivals) < _ARRIVALS_KEPT:
-            self.arrivals.append(Arrival(kind, name, entry.id, entry.roots, step, entry.swell))
+            self.arrivals.append(Arrival(kind, name, entry.id, entry.roots, entry.swell))
 
     def succeeded(self, op: str) -> None:
         """An op that raised before went well now."""
@@ -79,7 +78,7 @@ class Noticed:
         self.comparisons.append(
             Comparison(
                 running.op.bare,
-                Place(site.file, site.line, site.source),
+                place_at(site),
                 bool(result),
                 float(bad.tensor.detach()),
                 float(threshold) if isinstance(threshold, (int, float)) else None,
@@ -97,7 +96,7 @@ class Noticed:
         if not counts or site is None or (source is not None and distinct >= torch.unique(source).numel()):
             return
         if distinct < output.numel():
-            place = Place(site.file, site.line, site.source)
+            place = place_at(site)
             dtype = str(output.dtype).removeprefix("torch.")
             self.rounded.append(RoundedIntegers(place, dtype, largest, output.numel(), distinct))
 
@@ -113,9 +112,7 @@ class Noticed:
             return
         value = float(tensor.detach())
         if math.isinf(value):
-            self.comparisons.append(
-                Comparison("isnan", Place(site.file, site.line, site.source), False, value, None)
-            )
+            self.comparisons.append(Comparison("isnan", place_at(site), False, value, None))
 
 
 class Retained:

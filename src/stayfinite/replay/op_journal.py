@@ -25,32 +25,10 @@ class Entry:
     """One tensor, as one op wrote it."""
 
     __slots__ = (
-        "absmax",
-        "autocast",
-        "call",
-        "consumed",
-        "dtype",
-        "forward",
-        "hidden_by",
-        "id",
-        "learnt",
-        "loss_like",
-        "module",
-        "name",
-        "node",
-        "op",
-        "origin",
-        "parents",
-        "phase",
-        "roots",
-        "scalars",
-        "shape",
-        "site",
-        "sparse",
-        "step",
-        "swell",
-        "visible",
-    )
+        "absmax", "autocast", "call", "consumed", "dtype", "forward", "hidden_by", "id", "learnt",
+        "loss_like", "module", "name", "node", "op", "origin", "parents", "phase", "roots", "scalars",
+        "shape", "site", "sparse", "step", "swell", "visible",
+    )  # fmt: skip
 
     def __init__(self, op: Operation | None, origin: str, site: Site | None, phase: str) -> None:
         self.id = -1

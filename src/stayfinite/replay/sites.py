@@ -13,6 +13,7 @@ from types import FrameType
 import torch
 
 import stayfinite
+from stayfinite.findings.subjects.run_record import Place
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep  # noqa: PTH100, PTH120
 _OURS = os.path.dirname(os.path.abspath(stayfinite.__file__)) + os.sep  # noqa: PTH100, PTH120
@@ -57,6 +58,11 @@ class Site:
     @property
     def source(self) -> str | None:
         return linecache.getline(self.file, self.line).strip() or None
+
+
+def place_at(site: Site | None) -> Place:
+    """The line as findings have it; none where nobody knows."""
+    return Place(site.file, site.line) if site is not None else Place()
 
 
 @cache
@@ -123,9 +129,9 @@ def called_by_user(skip: int = 1) -> bool:
     return False
 
 
-def written_by_user(skip: int = 1) -> bool:
+def written_by_user() -> bool:
     """Whether the op that runs now stands in the user's own code, not in a library or in torch's own checks."""
-    frame: FrameType | None = sys._getframe(skip)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_OURS, *_OPERATORS)):
         frame = frame.f_back
     return frame is not None and kind_of_file(frame.f_code.co_filename) == USER

@@ -132,10 +132,9 @@ def failed_step(
     name: str | None = None,
     tensor: torch.Tensor | None = None,
     failure: Failure | None = None,
-    roots: frozenset[int] | None = None,
 ) -> FailedStep:
     """The evidence about one bad value that arrived at `sink`."""
-    wanted = roots if roots is not None else sink.roots
+    wanted = sink.roots
     if not wanted and sink.swell is not None:
         wanted = frozenset({sink.swell})
     numbers = ordered_births(trace, wanted)

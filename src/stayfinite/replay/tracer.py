@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -34,15 +33,8 @@ from stayfinite.replay.slice import failed_step, find_sink, hidden_births
 _LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allclose", "isclose", "equal",
           "__repr__", "__format__", "__str__", "is_nonzero", "tolist", "numpy", "__array__"}  # fmt: skip
 _BRINGS_IN = {
-    "from_numpy",
-    "as_tensor",
-    "asarray",
-    "frombuffer",
-    "tensor",
-    "load",
-    "from_file",
-    "from_dlpack",
-}
+    "from_numpy", "as_tensor", "asarray", "frombuffer", "tensor", "load", "from_file", "from_dlpack",
+}  # fmt: skip
 _PASSES = {"__get__", "__set__", "size", "dim", "stride", "is_complex", "is_floating_point", "numel", "__len__",
            "__hash__", "data_ptr", "is_contiguous", "type", "ndimension", "element_size"}  # fmt: skip
 
@@ -81,7 +73,6 @@ class Tracer:
         self._retained = Retained()
         self._ops, self._calls = _Ops(self), _Calls(self)
         self._undo: list[Callable[[], object]] = []
-        self._process = os.getpid()
 
     # -- on and off --------------------------------------------------------------------------------------
 
@@ -89,9 +80,7 @@ class Tracer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -175,7 +164,7 @@ class Tracer:
         for gradient in self._retained.gradients():
             entry = self.follower.journal.writer(gradient)
             if entry is not None and (entry.bad or entry.swell is not None):
-                self.follower.noticed.arrive("gradient", None, entry, self.follower.step)
+                self.follower.noticed.arrive("gradient", None, entry)
 
     # -- what others tell the tracer ---------------------------------------------------------------------
 
@@ -258,11 +247,9 @@ class Tracer:
                 step = failed_step(self.follower, entry, "exception", failure=failure)
                 return step if step.births else _only(step, raised.birth)
             newest = next(iter(self.follower.journal.latest_bad()), None)
-            return (
-                failed_step(self.follower, newest, "exception", failure=failure)
-                if newest is not None
-                else None
-            )
+            if newest is not None:
+                return failed_step(self.follower, newest, "exception", failure=failure)
+            return None
 
     def benign(self) -> tuple[TracedBirth, ...]:
         """Births that something hid: they reached no gradient and no parameter."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -29,9 +28,7 @@ class BytesProgress:
     def __enter__(self) -> BytesProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -60,7 +57,3 @@ class BytesProgress:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._start
-
-    @property
-    def done(self) -> int:
-        return self._done

@@ -76,9 +76,8 @@ def _birth(birth: Birth) -> Iterator[Text]:
     if birth.file is not None and birth.line is not None:
         inside = f", in {birth.function}" if birth.function and birth.function != "<module>" else ""
         module = f", module {birth.module}" if birth.module else ""
-        word = (
-            "Born at" if birth.op else "Where  "
-        )  # a line that stands for an update or a setting, not for an op
+        # a line that stands for an update or a setting, not for an op
+        word = "Born at" if birth.op else "Where  "
         yield Text(f"{word}  {as_typed(birth.file)}:{birth.line}{inside}{module}", style="bold")
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:

@@ -28,7 +28,6 @@ class Panel:
     """One curve: x, mean, low and high of each bucket (NaN where a bucket has no finite value), and bad places."""
 
     name: str
-    role: Role
     x: list[float] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
@@ -48,11 +47,9 @@ class Panel:
         high = max((value for value in self.high if math.isfinite(value)), default=1.0)
         if low < high:
             return low, high
-        return (
-            (low - 0.5 * abs(low or 1), high + 0.5 * abs(high or 1))
-            if not self.logarithmic
-            else (low / 2, high * 2)
-        )
+        if not self.logarithmic:
+            return (low - 0.5 * abs(low or 1), high + 0.5 * abs(high or 1))
+        return (low / 2, high * 2)
 
 
 def by_steps(log: Log) -> bool:
@@ -75,7 +72,7 @@ def panels(log: Log, also: Sequence[str] = (), most: int = 8) -> list[Panel]:
 
 def _panel(log: Log, series: Series) -> Panel:
     steps = by_steps(log)
-    panel = Panel(series.name, series.role)
+    panel = Panel(series.name)
     for bucket in series.buckets:
         x = bucket.step if steps else bucket.order
         panel.x.append(x)

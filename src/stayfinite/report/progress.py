@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _LOG = logging.getLogger("stayfinite")
-_LOG.addHandler(
-    logging.NullHandler()
-)  # said on the terminal already; who configures logging gets it there too
+# said on the terminal already; who configures logging gets it there too
+_LOG.addHandler(logging.NullHandler())
 _REDRAW_SECONDS = 0.1
 _PLAIN_LINE_SECONDS = 15.0
 

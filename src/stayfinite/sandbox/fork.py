@@ -258,9 +258,8 @@ class _Fork:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # other threads: they are why only one is used inside
+        # other threads: they are why only one is used inside
+        warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 

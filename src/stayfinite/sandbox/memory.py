@@ -26,7 +26,6 @@ class SharedMapping:
     length: int
     protection: int
     offset: int
-    device: str
     inode: int
     path: str
 
@@ -44,11 +43,7 @@ def shared_mappings(maps: str) -> list[SharedMapping]:
         protection |= syscalls.PROT_READ if "r" in permissions else 0
         protection |= syscalls.PROT_EXEC if "x" in permissions else 0
         path = fields[5] if len(fields) > 5 else ""
-        found.append(
-            SharedMapping(
-                first, last - first, protection, int(fields[2], 16), fields[3], int(fields[4]), path
-            )
-        )
+        found.append(SharedMapping(first, last - first, protection, int(fields[2], 16), int(fields[4]), path))
     return found
 
 

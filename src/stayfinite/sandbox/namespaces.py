@@ -100,9 +100,8 @@ def furnish(scratch: Path, *, exchange: Path | None = None) -> list[str]:
     syscalls.mount("stayfinite", base, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, size)
     layers = base / "layers"
     if not takes_attributes(base) and base != scratch:
-        layers = (
-            scratch  # before Linux 6.6: an overlay on memory could not make a folder again that it removed
-        )
+        # before Linux 6.6: an overlay on memory could not make a folder again that it removed
+        layers = scratch
     view = View(base, layers, mounts)
     view.make()
     if exchange is not None:

@@ -110,6 +110,12 @@ def run(
     return _result(said, time.monotonic() - begun)
 
 
+def python_module(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module in a process like this one."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-m", module, *arguments]
+
+
 def remove_scratch(folder: Path) -> None:
     """Remove it; an overlay leaves folders in it that nobody may enter."""
     for path, _, _ in os.walk(folder):

@@ -10,14 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
-    0x00020000,
-    0x08000000,
-    0x10000000,
-    0x20000000,
-    0x40000000,
-)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 1, 24, 36
@@ -32,17 +27,8 @@ PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 MOUNT_SETATTR, LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 442, 444, 445, 446
 
 # What root keeps inside: to read and write as it could before, within its own copy of the world.
-_KEPT_BY_ROOT = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    10,
-)  # chown, dac*, fowner, fsetid, kill, setgid, setuid, bind service
+# chown, dac*, fowner, fsetid, kill, setgid, setuid, bind service
+_KEPT_BY_ROOT = 0, 1, 2, 3, 4, 5, 6, 7, 10
 
 
 @cache

@@ -49,16 +49,14 @@ class ForecastState:
 
     series: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
     lowest: Mapping[str, Point] = field(default_factory=dict)
-    told: Mapping[str, tuple[int, float]] = field(
-        default_factory=dict
-    )  # by what: the step, and the steps left
+    # by what: the step, and the steps left
+    told: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     urgent: bool = False
     growing: float = 0.0  # how much of the way to its limit is behind what grows surely; 0 if nothing does
     quiet: int = 0  # samples in a row without anything that grows
     risen: float = 0.0  # by how much what is nearest to its limit has grown within the window, in logarithms
-    way: tuple[
-        Point, ...
-    ] = ()  # how far what was nearest was from its limit, since the beginning: the older, the sparser
+    # how far what was nearest was from its limit, since the beginning: the older, the sparser
+    way: tuple[Point, ...] = ()
     left: float = math.inf  # steps until it is there if it goes on like that
     headroom: float = math.inf  # the smallest, in logarithms
     told_headroom: float = math.inf  # as it was when something was first said

@@ -35,9 +35,8 @@ class LoopListener(Protocol):
 
 def intercept(listener: LoopListener, optimizers: Sequence[Optimizer], scaler: Any) -> Listening:
     """Call the listener for everything the loop does until this is stopped."""
-    inside: set[int] = (
-        set()
-    )  # threads; a `threading.local` in garbage makes Python 3.11 hang (hooks/updates.py)
+    # threads; a `threading.local` in garbage makes Python 3.11 hang (hooks/updates.py)
+    inside: set[int] = set()
 
     def backward(original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()

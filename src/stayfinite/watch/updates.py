@@ -13,9 +13,8 @@ from stayfinite.watch.outside_autocast import outside_autocast
 
 _TENSORS = 4
 _ELEMENTS = 4096
-_SMALL_WEIGHT = (
-    0.01  # weights that begin at zero are measured by this: their first update is no infinite change
-)
+# weights that begin at zero are measured by this: their first update is no infinite change
+_SMALL_WEIGHT = 0.01
 
 
 class UpdateSampler:

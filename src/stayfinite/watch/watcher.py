@@ -70,9 +70,8 @@ class Window:
     losses: list[Loss] = field(default_factory=list)
     batches: list[Any] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # that made the losses, to be made again
-    framework_steps: list[Callable[[], Any]] = field(
-        default_factory=list
-    )  # forward and backward, to be run again
+    # forward and backward, to be run again
+    framework_steps: list[Callable[[], Any]] = field(default_factory=list)
     observed: dict[str, Tensor] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)  # components this update does without
     reading: Reading | None = None

@@ -18,15 +18,11 @@ GB = 1 << 30
 H100 = Device("NVIDIA H100", "cuda", (9, 0), 80 * GB, 78 * GB, True)
 V100 = Device("Tesla V100", "cuda", (7, 0), 32 * GB, 31 * GB, False)
 HEALTHY = Environment(
-    "3.12.0",
-    "Linux",
     "2.9.1+cu128",
     "cuda 12.8",
     [H100],
     driver=True,
-    memory=64 * GB,
     memory_free=60 * GB,
-    disk=500 * GB,
     disk_free=400 * GB,
     deterministic=False,
     cudnn_benchmark=False,
@@ -40,7 +36,7 @@ def codes(environment: Environment) -> list[str]:
 def test_this_machine(tmp_path: Path) -> None:
     found = read_environment(str(tmp_path))
     assert found.torch == torch.__version__ and found.torch_version() == (2, 13, 0)
-    assert found.disk_free and found.memory and found.python and found.versions["stayfinite"]
+    assert found.disk_free and found.memory_free and found.versions["stayfinite"]
     assert (found.build == "cpu") == (torch.version.cuda is None)
     assert found.deterministic is False
 

@@ -28,7 +28,7 @@ from stayfinite.findings.subjects.run_record import (
 from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
 from stayfinite.rules.run.growth import growth
 
-HERE = Place("train.py", 12, "step()")
+HERE = Place("train.py", 12)
 COMPLETE = FailedStep(step=100, phase="state", trigger="parameter", run=RunRecord(complete=True))
 SCALER = ScalerFacts(65536.0, 65536.0, False, 100, 0, 0, 0, 0, 0, HERE)
 
@@ -51,12 +51,12 @@ def records(losses: list[float], norms: list[float] | None = None) -> tuple[Step
 
 def test_a_finished_healthy_run_has_no_finding() -> None:
     step = within(
-        replace(COMPLETE, gradients=(GradientFacts("w", 0.1, False, False),)),
+        replace(COMPLETE, gradients=(GradientFacts(False, False),)),
         history=records([1.0 / (i + 1) for i in range(64)]),
         scalers=(SCALER,),
         schedulers=(SchedulerFacts("LambdaLR", 0, 64, (0.1, 0.2), True, False),),
         clips=(ClipCall(HERE, 1.0, 64, 0.5),),
-        updates=(UpdateAudit(64, "bfloat16", 1000, 400, 8, 0),),
+        updates=(UpdateAudit("bfloat16", 1000, 400, 8, 0),),
     )
     assert explain(step) == []
 
@@ -166,7 +166,7 @@ def test_a_rate_from_the_checkpoint_that_no_update_has_used_is_not_blamed() -> N
 
 @pytest.mark.parametrize(("file", "is_batch"), [("train.py", False), ("other.py", True)])
 def test_what_came_in_with_a_checkpoint_is_no_batch(file: str, is_batch: bool) -> None:
-    load = LoadEvent("module", Place(file, 7, "load()"), 0, nonfinite=("w",))
+    load = LoadEvent("module", Place(file, 7), 0, nonfinite=("w",))
     came_in = replace(
         birth("copy_", "outside"), birth=replace(birth("copy_", "outside").birth, nan=1, kind="nan")
     )
@@ -197,11 +197,11 @@ def test_kept_state_that_is_bad_while_the_weights_are_fine(tensor: StateTensor, 
 @pytest.mark.parametrize(
     ("audit", "severity"),
     [
-        (UpdateAudit(64, "bfloat16", 100, 100, 8, 8), "error"),
-        (UpdateAudit(64, "float16", 100, 95, 8, 2), "warning"),
-        (UpdateAudit(64, "bfloat16", 100, 60, 8, 1), None),
-        (UpdateAudit(1, "bfloat16", 100, 100, 1, 1), None),
-        (UpdateAudit(64, "float32", 100, 100, 8, 8), None),
+        (UpdateAudit("bfloat16", 100, 100, 8, 8), "error"),
+        (UpdateAudit("float16", 100, 95, 8, 2), "warning"),
+        (UpdateAudit("bfloat16", 100, 60, 8, 1), None),
+        (UpdateAudit("bfloat16", 100, 100, 1, 1), None),
+        (UpdateAudit("float32", 100, 100, 8, 8), None),
     ],
 )
 def test_updates_lost_to_rounding(audit: UpdateAudit, severity: str | None) -> None:
@@ -234,13 +234,13 @@ def test_positions_that_fall_together() -> None:
 
 
 def test_gradients_that_vanish_behind_a_cleaned_value() -> None:
-    cleaned = Producer("aten.nan_to_num.default", "torch.nan_to_num", "train.py", 9, None, None)
+    cleaned = Producer("aten.nan_to_num.default", "torch.nan_to_num", "train.py", 9, None)
     trained = Operand(TensorSummary("output", (8,), "float32"), requires_grad=True)
     hidden = replace(birth("log", "finite->inf"), hidden_by=(cleaned,), output=trained)
-    dead = (GradientFacts("w", 0.0, True, False), GradientFacts("b", 0.0, True, False))
+    dead = (GradientFacts(True, False), GradientFacts(True, False))
     step = replace(COMPLETE, gradients=dead, benign=(hidden,))
     assert causes(step) == ["WHERE_UNSAFE_BRANCH"]
-    alive = (dead[0], GradientFacts("b", 0.5, False, False))
+    alive = (dead[0], GradientFacts(False, False))
     assert causes(replace(step, gradients=alive)) == []
     assert causes(replace(step, benign=())) == []
     hinge = within(step, history=(StepRecord(99, 0.0, 0.0, 0.1),))

@@ -16,16 +16,8 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
 _LOGARITHMS = (
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "xlogy",
-    "logit",
-    "xlog1py",
-    "special_xlog1py",
-    "special_entr",
-)
+    "log", "log2", "log10", "log1p", "xlogy", "logit", "xlog1py", "special_xlog1py", "special_entr",
+)  # fmt: skip
 _PROTECTED = ("log", "log2", "log10", "log1p", "div", "reciprocal", "rsqrt", "sqrt", "pow", "xlogy", "logit")
 _SPECIAL = ("lgamma", "digamma", "polygamma", "standard_gamma", "sample_dirichlet", "mvlgamma", "zeta",
             "dirichlet_grad", "standard_gamma_grad")  # fmt: skip

@@ -7,16 +7,9 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
 _WRITTEN = (
-    "lift_fresh",
-    "full",
-    "full_like",
-    "new_full",
-    "fill",
-    "scalar_tensor",
-    "constant",
-    "outside",
+    "lift_fresh", "full", "full_like", "new_full", "fill", "scalar_tensor", "constant", "outside",
     "masked_fill",
-)
+)  # fmt: skip
 
 
 def uninitialised(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
@@ -50,9 +43,8 @@ def came_in(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     in_batch = any(not tensor.finite for tensor in step.batch)
     data = birth.birth.nan or in_batch or birth is step.birth
     if birth.transition == "deliberate" and (birth.op not in _WRITTEN or not data):
-        return (
-            None  # a mask of -inf is no data, unless nothing else explains the failure, or the batch has it
-        )
+        # a mask of -inf is no data, unless nothing else explains the failure, or the batch has it
+        return None
     return Mechanism(Kind.CAME_IN, held, birth.birth.nan + birth.birth.inf, "batch" if in_batch else origin)
 
 

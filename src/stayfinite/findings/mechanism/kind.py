@@ -65,9 +65,8 @@ class Mechanism:
     kind: Kind
     operand: Operand | None = None  # the one that decides: the divisor, the argument of the logarithm
     count: int = 0  # elements (rows, samples) that are concerned
-    word: str = (
-        ""  # a finer name within the kind: what a divisor is, what hides a value, which side of a domain
-    )
+    # a finer name within the kind: what a divisor is, what hides a value, which side of a domain
+    word: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)  # further numbers for the evidence
 
 

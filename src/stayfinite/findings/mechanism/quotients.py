@@ -19,29 +19,13 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
 _SUMS = (
-    "sum",
-    "index_add",
-    "scatter_add",
-    "count_nonzero",
-    "mean",
-    "cumsum",
-    "segment_reduce",
-    "scatter_reduce",
-)
+    "sum", "index_add", "scatter_add", "count_nonzero", "mean", "cumsum", "segment_reduce", "scatter_reduce",
+)  # fmt: skip
 _EXTREMES = ("amax", "max", "amin", "min", "aminmax", "quantile", "kthvalue", "topk", "sort")
 _SPREADS = ("std", "var", "std_mean", "var_mean")
 _POSITIVE_FORMS = (
-    "sigmoid",
-    "softplus",
-    "exp",
-    "elu",
-    "relu",
-    "square",
-    "abs",
-    "clamp",
-    "clamp_min",
-    "softmax",
-)
+    "sigmoid", "softplus", "exp", "elu", "relu", "square", "abs", "clamp", "clamp_min", "softmax",
+)  # fmt: skip
 _NO_SCALE = ("sum", "mean", "std", "var", "amax", "max", "sub", "mv", "mm", "bmm", "softmax")
 _NORMS = ("linalg_vector_norm", "norm", "linalg_norm", "frobenius_norm", "vector_norm", "norm_except_dim",
           "linalg_matrix_norm")  # fmt: skip
@@ -51,19 +35,9 @@ _LAYERS = ("native_layer_norm", "native_group_norm", "native_batch_norm", "rms_n
            "weight_norm_interface", "weight_norm", "batch_norm")  # fmt: skip
 _SIZED = ("log", "log2", "sqrt", "div", "reciprocal", "pow", "atan")
 _RAW = (
-    "lift_fresh",
-    "to_copy",
-    "stack",
-    "cat",
-    "clone",
-    "copy",
-    "index",
-    "rand",
-    "randn",
-    "randint",
-    "full",
+    "lift_fresh", "to_copy", "stack", "cat", "clone", "copy", "index", "rand", "randn", "randint", "full",
     "zeros",
-)
+)  # fmt: skip
 _TINY = 1e-12
 _RESCALED = ("div", "mul", "add", "to_copy", "clone", "stack", "cat")
 

@@ -129,14 +129,12 @@ class Scheduler:
     """A learning-rate scheduler's state, with the schedulers it chains."""
 
     name: str
-    file: str
     kind: str = "scheduler"
     base_lrs: list[float] = field(default_factory=list)
     last_lr: list[float] = field(default_factory=list)
     last_epoch: int | None = None
     total: int | None = None
     inner: list[Scheduler] = field(default_factory=list)
-    numbers: dict[str, float] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Scheduler]:
         """This scheduler and all those inside it."""
@@ -211,10 +209,6 @@ class Checkpoint:
     def of_kind(self, *kinds: Kind) -> list[Tensor]:
         """The tensors of some kinds, in the order of the file."""
         return [tensor for tensor in self.tensors if tensor.kind in kinds]
-
-    def where(self, file: str) -> str:
-        """The file a finding points at; the checkpoint itself where there is only one."""
-        return file or self.path
 
     def rates(self) -> dict[str, list[float]]:
         """All learning rates stored: current, initial, peak. Empty where there is none."""

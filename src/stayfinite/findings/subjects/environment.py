@@ -23,8 +23,6 @@ class Device:
 class Environment:
     """What decides whether a run can work here at all. None where it could not be found out."""
 
-    python: str = ""
-    platform: str = ""
     torch: str | None = None
     build: str = "none"
     """What torch was built for: cpu, cuda 12.4, rocm 6.1; none where it is not installed."""
@@ -32,15 +30,11 @@ class Environment:
     driver: bool = False
     """An NVIDIA driver is loaded."""
     versions: dict[str, str] = field(default_factory=dict)
-    threads: int | None = None
-    memory: int | None = None
     memory_free: int | None = None
     folder: str = "."
-    disk: int | None = None
     disk_free: int | None = None
     deterministic: bool | None = None
     cudnn_benchmark: bool | None = None
-    tf32: bool | None = None
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables that change numerics or determinism."""
 

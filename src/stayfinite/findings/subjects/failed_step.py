@@ -26,7 +26,6 @@ class Failure:
     kind: str  # "IndexError"
     text: str
     place: Place
-    caught: bool = False  # the script caught it and went on
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +73,16 @@ class FailedStep:
     trigger: str  # loss, gradient, parameter, spike, exception
     run: RunRecord = field(default_factory=RunRecord)
     births: tuple[TracedBirth, ...] = ()
-    judged: tuple[
-        Judged, ...
-    ] = ()  # those of them that are causes, each with its mechanism; filled in by `explain`
+    # those of them that are causes, each with its mechanism; filled in by `explain`
+    judged: tuple[Judged, ...] = ()
     sink: Sink | None = None
     path: tuple[PathStep, ...] = ()  # from births[0] to the sink
-    narrows: tuple[
-        str, ...
-    ] = ()  # "log", "ratio" (Inf / Inf): what no way from an Inf of births[0] to the sink avoids
+    # "log", "ratio" (Inf / Inf): what no way from an Inf of births[0] to the sink avoids
+    narrows: tuple[str, ...] = ()
     benign: tuple[TracedBirth, ...] = ()  # bad values that did not reach the sink, without saved/float32
     failure: Failure | None = None
-    reproduced: bool | None = (
-        True  # False: a replay ran to this very step and was finite. None: none came to it
-    )
+    # False: a replay ran to this very step and was finite. None: none came to it
+    reproduced: bool | None = True
     handled: bool = False
     batch: tuple[Operand, ...] = ()  # tensors of the batch
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
@@ -102,9 +98,8 @@ class FailedStep:
     largest_gradient: tuple[str, float] | None = None  # of such a step: the parameter, the largest magnitude
     batch_absmax: float | None = None  # of such a step: the largest magnitude in the batch
     largest_weight: LargestWeight | None = None  # of a run that an error of python's arithmetic has ended
-    settings: tuple[
-        str, ...
-    ] = ()  # of the optimizer, that are not finite: "the learning rate of group 0 of SGD is nan"
+    # of the optimizer, that are not finite: "the learning rate of group 0 of SGD is nan"
+    settings: tuple[str, ...] = ()
     bad_update: bool = False  # gradients were finite, the update made parameters or moments bad
     scale: float | None = None  # the loss scale after this step
     scale_floor: float | None = None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from statistics import median
 
 
 class Role(str, Enum):
@@ -78,7 +77,6 @@ class Series:
     """How often the last value was written without a change, up to the end of the log."""
     repeated_since: Point | None = None
     head: list[Point] = field(default_factory=list)
-    tail: list[Point] = field(default_factory=list)
     buckets: list[Bucket] = field(default_factory=list)
     nulls: int = 0
     """Empty values at the end, where there had been numbers."""
@@ -93,12 +91,6 @@ class Series:
         """The last value written is not finite."""
         return self.last is not None and self.last is self.last_bad
 
-    def level(self, begin: float, end: float) -> float | None:
-        """The median of bucket means between two shares of the log (0.0 is its start, 1.0 its end)."""
-        known = [bucket.mean for bucket in self.buckets if bucket.finite]
-        part = known[int(begin * len(known)) : max(int(begin * len(known)) + 1, math.ceil(end * len(known)))]
-        return median(part) if part else None
-
 
 @dataclass(frozen=True, slots=True)
 class Happening:
@@ -110,7 +102,6 @@ class Happening:
     point: Point
     usual: float | None = None
     """What the value was before."""
-    text: str = ""
 
 
 @dataclass(slots=True)
@@ -194,7 +185,3 @@ def at(point: Point, counted: bool = True) -> str:
     whole = float(point.step).is_integer()
     unit = "record" if not counted else "step" if whole else "epoch"
     return f"{unit} {int(point.step) if whole else point.step}"
-
-
-def values(points: Sequence[Point]) -> list[float]:
-    return [point.value for point in points]

@@ -19,9 +19,8 @@ class ModuleVital:
     gain: float | None = None  # rms of the output / rms of the input
     kind: str = ""  # the class of the module
     limit: float | None = None  # where the dtype it computes in ends
-    peak: float | None = (
-        None  # what runs towards the limit: the output, or what is cast to that dtype on the way in
-    )
+    # what runs towards the limit: the output, or what is cast to that dtype on the way in
+    peak: float | None = None
 
     @property
     def size(self) -> float:
@@ -37,12 +36,10 @@ class VitalSample:
     groups: tuple[Mapping[str, float], ...] = ()  # one a group of parameters
     zeros: Mapping[str, float] = field(default_factory=dict)  # shares of zeros and subnormals in half tensors
     logits: float | None = None  # the largest attention logit that was seen
-    exponents: Mapping[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # place -> argument of an exponential, and its limit
-    scores: Mapping[str, float] = field(
-        default_factory=dict
-    )  # place -> largest float16 score before a softmax
+    # place -> argument of an exponential, and its limit
+    exponents: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    # place -> largest float16 score before a softmax
+    scores: Mapping[str, float] = field(default_factory=dict)
     scale: float | None = None
     scale_floor: float | None = None
     skipped: float | None = None  # share of the last steps that were not applied

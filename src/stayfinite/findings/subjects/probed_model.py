@@ -58,7 +58,6 @@ class ParameterGradient:
     """The gradient that one parameter got."""
 
     name: str
-    numel: int
     is_weight: bool  # a matrix or kernel of a layer that is not an embedding
     missing: bool
     zero: bool
@@ -137,7 +136,6 @@ class StressResult:
     """A short run at a multiple of the learning rate."""
 
     times: float
-    steps: int
     rate: float
     losses: tuple[float, ...]
     norms: tuple[float, ...]

@@ -12,7 +12,6 @@ class Place:
 
     file: str | None = None
     line: int | None = None
-    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class OptimizerFacts:
 class UpdateAudit:
     """What a step changed in the low-precision parameters of one optimizer (audited on some steps)."""
 
-    step: int
     dtype: str
     elements: int  # with a non-zero gradient
     unchanged: int  # of these, bit for bit the same after the step
@@ -72,13 +70,11 @@ class ScalerFacts:
     scheduler_stepped_on_skip: int
     created: Place = Place()
     earlier_scale: float | None = None  # the scale of an older scaler of this run when this one was made
-    bypassed: int = (
-        0  # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
-    )
+    # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
+    bypassed: int = 0
     stepped_again: int = 0  # steps of an optimizer itself right after the scaler's, on the same gradients
-    penalties: int = (
-        0  # gradients of a scaled loss that went into another loss, by a script that never read the scale
-    )
+    # gradients of a scaled loss that went into another loss, by a script that never read the scale
+    penalties: int = 0
     penalty: Place = Place()
 
 
@@ -119,11 +115,9 @@ class LoadEvent:
     lr_before: float | None = None  # what the script had asked for
     lr_after: float | None = None  # what the state brought
     lr_used: float | None = None  # what the next step (or the end of the script) really had
-    base_before: float | None = (
-        None  # initial_lr of the first group, or base_lrs[0] of a scheduler, as configured
-    )
+    # initial_lr of the first group, or base_lrs[0] of a scheduler, as configured
+    base_before: float | None = None
     base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
-    missing: tuple[str, ...] = ()  # keys not in the file
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
     mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps
@@ -157,9 +151,8 @@ class Resume:
     rate_used: float | None = None
     before: tuple[float, ...] = ()  # its last losses before the save
     went_on: tuple[float, ...] = ()  # its next losses, when training went on after the save
-    after: tuple[
-        float, ...
-    ] = ()  # the first losses of the new one; the very first is that of the loaded weights
+    # the first losses of the new one; the very first is that of the loaded weights
+    after: tuple[float, ...] = ()
 
     def with_losses(self, went_on: Sequence[float], after: Sequence[float]) -> Resume:
         return replace(self, went_on=tuple(went_on), after=tuple(after))
@@ -193,7 +186,6 @@ class StateTensor:
     nan: int
     inf: int
     numel: int
-    step: int | None = None  # when it was first seen
     place: Place = Place()  # the line that wrote it, when traced
     dtype: str = ""
 
@@ -235,12 +227,8 @@ class Comparison:
 class GradientFacts:
     """Gradients after the last backward pass."""
 
-    name: str
-    absmax: float | None
     zero: bool  # exactly zero throughout
     missing: bool  # requires grad, is in an optimizer, has no gradient
-    nan: int = 0
-    inf: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +237,6 @@ class ReplicaFacts:
 
     rank: int
     scale: float | None = None  # its loss scale, or the divisor by which it unscaled
-    steps: int = 0  # applied updates
     skipped: int = 0  # refused updates
     started_equal: bool = True  # its weights were bit for bit those of replica 0 when training began
     equal: bool = True  # they still are
@@ -275,7 +262,6 @@ class SpikeFacts:
     quantity: str  # "loss", "gradient norm", "update"
     value: float
     typical: float
-    deviations: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +281,6 @@ class RunRecord:
     schedulers: tuple[SchedulerFacts, ...] = ()
     targets: tuple[TargetFacts, ...] = ()
     averages: tuple[AverageFacts, ...] = ()
-    replicas: tuple[
-        ReplicaFacts, ...
-    ] = ()  # copies of one model that should stay equal, when there are several
+    # copies of one model that should stay equal, when there are several
+    replicas: tuple[ReplicaFacts, ...] = ()
     rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers

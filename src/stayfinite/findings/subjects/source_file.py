@@ -99,13 +99,11 @@ class Operation:
     function: str = ""
     no_grad: bool = False
     guarded: bool = False  # an enclosing test speaks of one of its variables
-    selected: bool = (
-        False  # it stands in a branch of a torch.where whose condition speaks of one of its variables
-    )
+    # it stands in a branch of a torch.where whose condition speaks of one of its variables
+    selected: bool = False
     checked: bool = False  # its result is tested with isfinite, or a clip refuses a bad norm
     in_loop: bool = False
     text: str = ""
-    result: Value | None = None
     branch: tuple[tuple[str, bool], ...] = ()  # the tests around it, and which way they went
     style: str = ""  # "function" for torch.log(x), "method" for x.log(), "operator" for x / y
 
@@ -147,7 +145,6 @@ class Guard:
     zeroes: bool = False  # the body sets gradients to zero
     steps_after: bool = False  # the optimizer steps all the same
     loop: tuple[int, ...] = ()
-    function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +152,6 @@ class FunctionFacts:
     """What one function (or the module's own code) does in order."""
 
     name: str
-    line: int
     events: tuple[Event, ...] = ()
     guards: tuple[Guard, ...] = ()
 
@@ -195,6 +191,11 @@ class SourceFile:
     calls: frozenset[str] = frozenset()  # the last names of everything called
     suppressed: Mapping[int, frozenset[str]] = field(default_factory=dict)  # line -> codes; "*" for all
     settings: Mapping[str, float] = field(default_factory=dict)
+
+    def line(self, number: int) -> str:
+        """One line of the text; "" where there is none."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else ""
 
     def named(self, *names: str) -> Iterator[Operation]:
         """The operations of these names."""

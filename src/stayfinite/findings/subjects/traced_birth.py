@@ -43,7 +43,6 @@ class Producer:
     call: str  # "Tensor.sum", the function the script (or a library it uses) called
     file: str | None
     line: int | None
-    source: str | None
     module: str | None
     scalars: Mapping[str, Plain] = field(default_factory=dict)  # {"other": 1e-08}, {"exponent": 0.5}
     distance: int = 1  # 1 = it made the operand itself
@@ -69,7 +68,6 @@ class Operand:
     neginf: int = 0
     absmax: float | None = None  # of the finite values
     smallest_positive: float | None = None
-    distinct: bool = True  # False when all finite values are equal
     requires_grad: bool = False
     learnt: bool = False  # it is, or was computed from, something that is trained
     in_backward: bool = False  # computed in the backward pass: a gradient on its way

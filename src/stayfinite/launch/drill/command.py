@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -150,17 +149,9 @@ def _run(options: Options, spec: dict[str, Any]) -> DrilledRun:
             "run_dir": str(exchange / "run"),
         }
         (exchange / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        command = [
-            sys.executable,
-            *flags,
-            "-m",
-            "stayfinite.launch.drill.inside",
-            str(exchange / "spec.json"),
-        ]
         with (exchange / "stderr").open("wb") as errors:
             result = process.run(
-                command,
+                process.python_module("stayfinite.launch.drill.inside", str(exchange / "spec.json")),
                 support.sandbox().kind,
                 options.locate_limit,
                 exchange=exchange,

@@ -24,10 +24,10 @@ def main(arguments: list[str]) -> int:
 def _over_it(name: str, spec: dict[str, Any]) -> int:
     """Start the script, wait until it is killed, and look at its files before they are gone with the sandbox."""
     from stayfinite.launch.drill.saved_files import look, renamed
+    from stayfinite.sandbox.process import python_module
 
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     reading, writing = os.pipe()
-    command = [sys.executable, *flags, "-m", "stayfinite.launch.drill.inside", name, str(writing)]
+    command = python_module("stayfinite.launch.drill.inside", name, str(writing))
     script = subprocess.Popen(command, pass_fds=(writing,))
     os.close(writing)
     told, journal = b"", Path(spec["journal"])

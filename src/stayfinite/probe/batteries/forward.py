@@ -39,9 +39,8 @@ class ForwardBattery(Battery):
             return Trial(self.name, mode, "output", f"it raised {said(run.error)}",
                          located=lab.locate(training=training, backward=False))  # fmt: skip
         bad = [summary for summary in nonfinite(run.outputs) if summary.nan or summary.inf]
-        if bad and (
-            bad[0].nan or run.bad is not None
-        ):  # an infinite output may be meant: a mask in the logits
+        # an infinite output may be meant: a mask in the logits
+        if bad and (bad[0].nan or run.bad is not None):
             what = f"{bad[0].name} holds {bad[0].nan} NaN and {bad[0].inf} Inf"
             return Trial(
                 self.name, mode, "output", what, located=lab.locate(training=training, backward=False)

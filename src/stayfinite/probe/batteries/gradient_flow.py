@@ -98,7 +98,7 @@ def _facts(
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         rms = float(dense.abs().double().square().mean().sqrt())
     later_zero = later is None or not bool(later.any())
-    return ParameterGradient(name, parameter.numel(), is_weight, gradient is None, zero, rms, later_zero)
+    return ParameterGradient(name, is_weight, gradient is None, zero, rms, later_zero)
 
 
 def _is_weight(model: nn.Module, name: str, parameter: Tensor) -> bool:

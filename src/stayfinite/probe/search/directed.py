@@ -58,9 +58,8 @@ class Search:
         """The edge cases inside the box, its corners, and changes of whole numbers and masks."""
         batch = self.lab.batch
         for condition in edge_conditions(self.lab.probe, batch, self.lab.parts.model):
-            if (
-                condition.expected == "normal" and condition.name != SINGLE_TOKEN
-            ):  # the edge cases judge that one
+            # the edge cases judge that one
+            if condition.expected == "normal" and condition.name != SINGLE_TOKEN:
                 yield condition.name, self._inside(condition.batch, space)
         inputs = tree.inputs(batch)
         for part, word in ((0.0, "lower end"), (1.0, "upper end"), (0.5, "middle")):

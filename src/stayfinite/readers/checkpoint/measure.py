@@ -169,11 +169,8 @@ def count(ref: TensorRef, stop: threading.Event | None = None) -> Statistics:
     if only_bytes(ref):  # positions in the file are not positions in the tensor
         return total
     times = repeats(ref)
-    total.nan, total.inf, total.positive_inf = (
-        total.nan * times,
-        total.inf * times,
-        total.positive_inf * times,
-    )
+    total.nan, total.inf = total.nan * times, total.inf * times
+    total.positive_inf *= times
     total.zeros, total.negative = (total.zeros or 0) * times, (total.negative or 0) * times
     total.first_bad = None if first is None else unravel(first, ref.shape)
     return total

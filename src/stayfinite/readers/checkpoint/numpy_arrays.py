@@ -41,9 +41,8 @@ def read(source: Source) -> Contents:
         if name.endswith(".npy"):
             arrays[name.removesuffix(".npy")] = _member(archive, name)
             continue
-        wrong = archive.damage(
-            name
-        )  # numpy hands out such members too, and refuses them when they are damaged
+        # numpy hands out such members too, and refuses them when they are damaged
+        wrong = archive.damage(name)
         if wrong is not None:
             archive.problems.append(Problem("damaged", source.name, wrong, {"member": name}))
     if not arrays:

@@ -18,19 +18,16 @@ class Span:
     offset: int
     nbytes: int
 
-    def load(self, most: int = 1 << 20) -> bytes:
-        return read_bytes(self.source, self.offset, self.nbytes, most)
-
 
 class PickleStream:
     """Reads forward; knows its position, so that long bytes can be skipped and found again."""
 
-    def __init__(self, source: Source, start: int = 0) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
         self.block = b""
         """What has been read ahead, and how far into it the cursor is; the machine looks into it directly."""
         self.at = 0
-        self._block_start = start
+        self._block_start = 0
 
     def tell(self) -> int:
         return self._block_start + self.at

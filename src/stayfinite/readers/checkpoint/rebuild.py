@@ -12,13 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from stayfinite.readers.checkpoint.contents import (
-    Composite,
-    Opaque,
-    Storage,
-    TensorRef,
-    contiguous_ref,
-)
+from stayfinite.readers.checkpoint.contents import Composite, Opaque, Storage, TensorRef, contiguous_ref
 from stayfinite.readers.checkpoint.pickle_machine import GlobalName
 from stayfinite.readers.checkpoint.pickle_stream import Span
 from stayfinite.readers.checkpoint.source import Unreadable

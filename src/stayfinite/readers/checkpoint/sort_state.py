@@ -25,15 +25,8 @@ from stayfinite.readers.checkpoint.match_moments import match_moments
 Leaf = TensorRef | LiveTensor
 
 _STEP_KEYS = (
-    "global_step",
-    "step",
-    "global_steps",
-    "iteration",
-    "iter",
-    "current_step",
-    "num_updates",
-    "steps",
-)
+    "global_step", "step", "global_steps", "iteration", "iter", "current_step", "num_updates", "steps",
+)  # fmt: skip
 _HIDDEN = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 100
 
@@ -157,7 +150,7 @@ class _Walk:
             parts.scaler(node, name or "scaler", self.file, self._later, checkpoint.scalers.append)
             place = _Place(place.path, Kind.SCALER, place.section)
         elif parts.is_scheduler(node):
-            checkpoint.schedulers.append(parts.scheduler(node, name or "scheduler", self.file))
+            checkpoint.schedulers.append(parts.scheduler(node, name or "scheduler"))
             place = _Place(place.path, Kind.SCHEDULER, place.section)
             node = {key: value for key, value in node.items() if key != "_schedulers"}
         mixed = not place.path and any(isinstance(value, (Mapping, list, Opaque)) for value in node.values())

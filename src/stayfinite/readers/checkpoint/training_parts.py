@@ -78,9 +78,9 @@ def _group(group: Mapping[Any, Any], later: Later) -> Group:
     return made
 
 
-def scheduler(node: Mapping[Any, Any], name: str, file: str, depth: int = 0) -> Scheduler:
+def scheduler(node: Mapping[Any, Any], name: str, depth: int = 0) -> Scheduler:
     """The numbers of a scheduler, and of those it chains."""
-    found = Scheduler(name, file, _scheduler_kind(node))
+    found = Scheduler(name, _scheduler_kind(node))
     found.base_lrs = _floats(node.get("base_lrs"))
     found.last_lr = _floats(node.get("_last_lr"))
     epoch = node.get("last_epoch")
@@ -89,16 +89,11 @@ def scheduler(node: Mapping[Any, Any], name: str, file: str, depth: int = 0) -> 
         total = node.get(key)
         if found.total is None and isinstance(total, int) and not isinstance(total, bool):
             found.total = total
-    found.numbers = {
-        str(key): float(value)
-        for key, value in node.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and isinstance(key, str)
-    }
     inner = node.get("_schedulers")
     if isinstance(inner, list) and depth < 4:
         for place, child in enumerate(inner[:64]):
             if isinstance(child, Mapping):
-                found.inner.append(scheduler(child, f"{name}._schedulers.{place}", file, depth + 1))
+                found.inner.append(scheduler(child, f"{name}._schedulers.{place}", depth + 1))
     return found
 
 

@@ -28,9 +28,8 @@ _LARGE = 256 << 20
 _MOST_RATIO = 100
 _STEP = 1 << 20
 _UTF8 = 0x0800
-_FLAGS = (
-    0x0001 | 0x0006 | 0x0008 | _UTF8
-)  # encrypted (refused below), ways of packing, sizes behind the data, UTF-8
+# encrypted (refused below), ways of packing, sizes behind the data, UTF-8
+_FLAGS = 0x0001 | 0x0006 | 0x0008 | _UTF8
 
 
 @dataclass(frozen=True, slots=True)

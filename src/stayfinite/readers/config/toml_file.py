@@ -53,10 +53,7 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _table(
-    data: dict[str, Any],
-    path: tuple[str, ...],
-    found: Collected,
-    places: dict[tuple[str, ...], Place],
+    data: dict[str, Any], path: tuple[str, ...], found: Collected, places: dict[tuple[str, ...], Place]
 ) -> None:
     if len(path) > DEEPEST:
         return

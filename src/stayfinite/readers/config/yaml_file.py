@@ -14,9 +14,8 @@ _PLAIN = yaml.SafeLoader("")  # resolves plain scalars the way PyYAML does
 def read(text: str, file: str) -> Collected:
     found = Collected(file)
     try:
-        _refuse_deep(
-            text, file
-        )  # libyaml's composer calls itself and ends the process when nested too deeply
+        # libyaml's composer calls itself and ends the process when nested too deeply
+        _refuse_deep(text, file)
         documents = list(yaml.compose_all(text, Loader=_LOADER))
     except (yaml.YAMLError, RecursionError, ValueError) as trouble:
         problem = getattr(trouble, "problem", None) or str(trouble).partition("\n")[0] or "nested too deeply"

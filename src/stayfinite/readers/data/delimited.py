@@ -39,7 +39,7 @@ def read(path: str) -> StoredData:
     numeric = [
         index for index in range(len(names)) if _is_numeric([row[index] for row in body if index < len(row)])
     ]
-    data = StoredData(path, "tsv" if _delimiter(path, head) == "\t" else "csv", Path(path).stat().st_size)
+    data = StoredData(path, "tsv" if _delimiter(path) == "\t" else "csv", Path(path).stat().st_size)
     chosen = next((index for index, name in enumerate(names) if name.lower() in _IDS), None)
     columns = [names[index] for index in numeric if index != chosen or names[index].lower() != "id"]
     kept = [index for index in numeric if index != chosen or names[index].lower() != "id"]
@@ -52,7 +52,7 @@ def read(path: str) -> StoredData:
     return data
 
 
-def _delimiter(path: str, head: Sequence[Sequence[str]]) -> str:
+def _delimiter(path: str) -> str:
     return "\t" if path.endswith(".tsv") else ","
 
 

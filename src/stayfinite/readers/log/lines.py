@@ -14,7 +14,6 @@ class LineSplitter:
     def __init__(self, *, returns: bool = False) -> None:
         self.line = 1
         """The number of the first line of the next text."""
-        self.too_long = 0
         self._returns = returns
         self._rest: list[bytes] = []
         self._waiting = 0
@@ -55,7 +54,6 @@ class LineSplitter:
             return
         if self._waiting + len(data) > LONGEST_LINE:
             self._rest, self._waiting = [], 0
-            self.too_long += 1
             return
         self._rest.append(data)
         self._waiting += len(data)

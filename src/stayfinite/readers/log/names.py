@@ -14,7 +14,6 @@ _IGNORED = re.compile(
     r"^(_?(step|runtime|timestamp|time|wall_time|seconds|elapsed|eta)|epoch|iter|iteration|global_step|.*_runtime|total_flos"
     r"|.*(samples|steps|tokens|it|batches)_?(per|/)_?(second|sec|s)|seed|rank|world_size|batch|max_steps|num_train_epochs)$"
 )
-_LAST = re.compile(r"[/.: ]")
 _EVALUATION = re.compile(r"(^|[/._\- ])(val|valid|validation|eval|evaluation|test|dev)([/._\- ]|$)")
 _RATES = re.compile(
     r"(^|[/._\- ])(lr|learning_?rate|lrate)([/._\- ]?(\d+|abs|pg\d+|group_?\d*|param_groups?\d*))*$|^lr([-_/.].*)?$"

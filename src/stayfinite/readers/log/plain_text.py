@@ -17,9 +17,8 @@ _PAIR = re.compile(
     rf"""(?:np\.float\d+\(|tensor\()?['"]?(?P<value>{_NUMBER})(?![\w:]|\.\d)""",
     re.I,
 )
-_BAR = re.compile(
-    r"(\d+)(?:/(\d+|\?))?(?:it|batch(?:es)?|step[s]?)?\s*\[\d+:\d\d"
-)  # tqdm: 120/1000 [00:12<01:30
+# tqdm: 120/1000 [00:12<01:30
+_BAR = re.compile(r"(\d+)(?:/(\d+|\?))?(?:it|batch(?:es)?|step[s]?)?\s*\[\d+:\d\d")
 _OF = re.compile(r"\b(?:step|iter(?:ation)?|it|batch|update)\w*\b['\"\s:=#\[]*(\d[\d,]*)\b", re.I)
 _EPOCH_STEP = re.compile(r"\[\s*(\d+)\s*/\s*(\d+)\s*\]")
 _EPOCH = re.compile(r"\bepoch\b['\"\s:=#\[]*(\d+(?:\.\d+)?)", re.I)

@@ -72,11 +72,11 @@ class Arithmetic(Recorder):
             return self.result(transfer.pow_((left, right), {}), operation, (left, right))
         if name in ("and", "or"):
             masks = left.kind == "mask" or right.kind == "mask"
-            return (
-                Value("mask", 0.0, 1.0, made=left.made or right.made, traits=left.traits | right.traits)
-                if masks
-                else UNKNOWN
-            )
+            if masks:
+                return Value(
+                    "mask", 0.0, 1.0, made=left.made or right.made, traits=left.traits | right.traits
+                )
+            return UNKNOWN
         if name in ("floordiv", "mod"):
             return UNKNOWN
         special = self._special(node, name, left, right, left_node, right_node)
@@ -99,9 +99,8 @@ class Arithmetic(Recorder):
             and right.has("square")
             and not differences(left_node, right_node)
         ):
-            combined = combined._replace(
-                low_open=True
-            )  # sigma**2 + data**2: that both are 0 is not to be expected
+            # sigma**2 + data**2: that both are 0 is not to be expected
+            combined = combined._replace(low_open=True)
         shape = left.shape if left.shape is not None else right.shape
         draft = Draft(
             combined,
@@ -175,6 +174,10 @@ class Arithmetic(Recorder):
         return None
 
 
+_OF_A_QUOTIENT = frozenset(("probability_product", "square", "class_counts", "count", "shifted", "probability",
+                            "deviation", "logit"))  # fmt: skip
+
+
 def _has_bounds(value: Value) -> bool:
     """Something is known of its interval: by its origin, because it is written down, or because it is an eps."""
     chosen = value.kind == "number" and value.low > -INF and value.high < INF  # 0.0 if last else 1.0
@@ -193,16 +196,7 @@ def _arithmetic_traits(name: str, left: Value, right: Value) -> frozenset[str]:
             kept |= {"norm", "norm_product"}
         kept |= both & {"probability_product", "square", "class_counts", "count", "zero_rows"}
     elif name == "div":
-        kept |= left.traits & {
-            "probability_product",
-            "square",
-            "class_counts",
-            "count",
-            "shifted",
-            "probability",
-            "deviation",
-            "logit",
-        }
+        kept |= left.traits & _OF_A_QUOTIENT
     elif name in ("add", "sub"):
         other = right if left.traits else left
         if other.number is not None or other.has("eps"):
@@ -213,8 +207,6 @@ def _arithmetic_traits(name: str, left: Value, right: Value) -> frozenset[str]:
             kept |= both & {"count"}  # guess.sum() + truth.sum() of a dice loss
         if name == "add" and (left.has("gram") or right.has("gram")):
             kept.add("loaded")
-        if name == "sub" and left.number == 1 and right.has("probability"):
-            kept.add("complement")
-        if name == "sub" and left.number == 1 and right.has("saturating"):
+        if name == "sub" and left.number == 1 and (right.has("probability") or right.has("saturating")):
             kept.add("complement")
     return frozenset(kept)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source import intervals
 from stayfinite.readers.source.layers import Layer, output
-from stayfinite.readers.source.names import dotted, resolve, variables
+from stayfinite.readers.source.names import dotted, last_name, resolve, variables
 from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.torch_calls import TorchCaller
 from stayfinite.readers.source.transfer import Draft, maximum, minimum
@@ -28,11 +28,7 @@ class Caller(TorchCaller):
 
     def call(self, node: ast.Call) -> Value:
         name = dotted(node.func)
-        self.sight.calls.add(
-            node.func.attr
-            if isinstance(node.func, ast.Attribute)
-            else (node.func.id if isinstance(node.func, ast.Name) else "")
-        )
+        self.sight.calls.add(last_name(node.func))
         if name is not None:
             full = resolve(name, self.imported)
             if full is not None:
@@ -58,13 +54,10 @@ class Caller(TorchCaller):
         if full in ("copy.deepcopy", "copy.copy") and args:
             return args[0]
         if full.startswith("einops.") and args:
-            return (
-                args[0]
-                if full.endswith(("rearrange", "repeat"))
-                else (
-                    self.apply(node, "mean", args[:1], {}, "function") if full.endswith("reduce") else UNKNOWN
-                )
-            )
+            if full.endswith(("rearrange", "repeat")):
+                return args[0]
+            if full.endswith("reduce"):
+                return self.apply(node, "mean", args[:1], {}, "function")
         return UNKNOWN
 
     def _local(self, node: ast.Call, name: str) -> Value:
@@ -152,11 +145,9 @@ class Caller(TorchCaller):
             self.record(node, method, [receiver, *args], options, style="method", keep=method in WATCHED)
             return UNKNOWN
         if receiver.kind in ("text", "dict", "distribution", "autocast"):
-            return (
-                Value("tensor", grad=True)
-                if receiver.kind == "distribution" and method in ("rsample", "log_prob")
-                else UNKNOWN
-            )
+            if receiver.kind == "distribution" and method in ("rsample", "log_prob"):
+                return Value("tensor", grad=True)
+            return UNKNOWN
         return self.apply(node, method, [receiver, *args], options, "method")
 
     def _module_method(self, node: ast.Call, receiver: Value, method: str) -> Value:
@@ -184,11 +175,9 @@ class Caller(TorchCaller):
             forward = module.reference.methods.get("forward") or module.reference.methods.get("__call__")
             if forward is not None:
                 value = self.inline(node, forward, module.reference, always=True)  # its layers say enough
-                return (
-                    value
-                    if value.known or value is not UNKNOWN
-                    else Value("tensor", grad=True, dtype=module.dtype)
-                )
+                if value.known or value is not UNKNOWN:
+                    return value
+                return Value("tensor", grad=True, dtype=module.dtype)
             self.arguments(node)
             return UNKNOWN
         args, options = self.arguments(node)

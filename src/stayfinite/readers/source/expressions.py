@@ -136,11 +136,9 @@ class Evaluator(Arithmetic):
         found = owner.attributes.get(attribute)
         if found is not None and not (found.kind == "unknown" and not found.known):
             return found
-        return (
-            POSITIVE_UNKNOWN
-            if EPS_NAME.search(attribute)
-            else (MASK_UNKNOWN if MASK_NAME.search(attribute) else UNKNOWN)
-        )
+        if EPS_NAME.search(attribute):
+            return POSITIVE_UNKNOWN
+        return MASK_UNKNOWN if MASK_NAME.search(attribute) else UNKNOWN
 
     # ---- arithmetic -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from stayfinite.readers.source.names import dotted, variables
+from stayfinite.readers.source.names import last_name, variables
 
 
 def finite_names(body: list[ast.stmt], own: bool = False) -> frozenset[str]:
@@ -17,7 +17,7 @@ def finite_names(body: list[ast.stmt], own: bool = False) -> frozenset[str]:
             continue
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
-                called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+                called = last_name(node.func)
                 if called in ("isfinite", "isnan", "isinf"):
                     arguments = [*node.args]
                     if isinstance(node.func, ast.Attribute) and not node.args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from stayfinite.readers.source.names import dotted
+from stayfinite.readers.source.names import dotted, last_name
 
 _FLOORS = ("clamp", "clamp_min", "clip", "maximum")
 
@@ -39,6 +39,6 @@ def _floored_at(log: ast.Call, name: str) -> bool:
 
 
 def _is_floor(call: ast.Call, name: str) -> bool:
-    called = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
+    called = last_name(call.func)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     return called in _FLOORS and any(isinstance(node, ast.Name) and node.id == name for node in given)

@@ -7,23 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stayfinite.findings.subjects.config_file import KeyRead, normal
+from stayfinite.readers.source.names import last_name
 
 _CONFIG_NAMES = frozenset(
     [
-        "cfg",
-        "config",
-        "conf",
-        "args",
-        "opt",
-        "opts",
-        "options",
-        "hparams",
-        "hp",
-        "params",
-        "settings",
+        "cfg", "config", "conf", "args", "opt", "opts", "options", "hparams", "hp", "params", "settings",
         "flags",
     ]
-)
+)  # fmt: skip
 _READERS = frozenset({"get", "pop", "getattr", "select"})
 _READ_BY_SIGNATURE = frozenset({"LightningCLI", "jsonargparse"})
 """They give every key to the argument of its name, and refuse those that are none: no source mentions a Trainer's."""
@@ -115,13 +106,7 @@ def read_key(node: ast.expr) -> str | None:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return node.slice.value if isinstance(node.slice.value, str) else None
     if isinstance(node, ast.Call):
-        name = (
-            node.func.attr
-            if isinstance(node.func, ast.Attribute)
-            else node.func.id
-            if isinstance(node.func, ast.Name)
-            else ""
-        )
+        name = last_name(node.func)
         place = 1 if name == "getattr" else 0
         if name in _READERS and len(node.args) > place:
             argument = node.args[place]

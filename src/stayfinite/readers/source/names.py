@@ -32,6 +32,13 @@ def imports(nodes: Iterable[ast.Import | ast.ImportFrom]) -> dict[str, str]:
     return found
 
 
+def last_name(called: ast.expr) -> str:
+    """`c` of `a.b.c(...)` and of `f(x).c(...)`, `f` of `f(...)`; "" for anything else that is called."""
+    if isinstance(called, ast.Attribute):
+        return called.attr
+    return called.id if isinstance(called, ast.Name) else ""
+
+
 def dotted(node: ast.expr) -> str | None:
     """`a.b.c` for an attribute of names; None for anything else."""
     parts: list[str] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from stayfinite.findings.subjects.source_file import NamedConstant, SourceFile
 from stayfinite.readers.source.floors import floors_a_log
 from stayfinite.readers.source.index import Index, index, updates_only
-from stayfinite.readers.source.names import dotted, imports
+from stayfinite.readers.source.names import dotted, imports, last_name
 from stayfinite.readers.source.statements import NO_GRAD, Executor
 from stayfinite.readers.source.suppressions import suppressions
 from stayfinite.readers.source.training import constructed, function_facts
@@ -108,8 +108,7 @@ def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 def _called(tree: ast.Module) -> frozenset[str]:
     """The last names of everything called."""
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = [func.attr if isinstance(func, ast.Attribute) else dotted(func) for func in called]
+    names = [last_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return frozenset(name for name in names if name)
 
 

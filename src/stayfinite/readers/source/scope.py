@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stayfinite.findings.subjects.source_file import Operation, Value
 
@@ -42,9 +42,6 @@ class Scope:
     refuses_bad_norm: bool = False
     targets: frozenset[str] = frozenset()  # what the current statement assigns to
     returned: list[Value] = field(default_factory=list)
-
-    def child(self, **changes: object) -> Scope:
-        return replace(self, **changes)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source.calls import Caller
 from stayfinite.readers.source.finite_tests import finite_names, refuses_bad_norm
 from stayfinite.readers.source.index import Index, updates_only
-from stayfinite.readers.source.names import dotted, resolve, variables
+from stayfinite.readers.source.names import dotted, last_name, resolve, variables
 from stayfinite.readers.source.scope import UNKNOWN, ClassFacts, Scope
 from stayfinite.readers.source.values import join
 
@@ -131,7 +131,7 @@ class Executor(Caller):
             value = self.evaluate(node.value)
             scope.targets = frozenset()
             for target in node.targets:
-                self.assign(target, value, node.value)
+                self.assign(target, value)
             if scope.guards and _converts(node.value, scope.guards):
                 scope.guards = scope.guards | {name for target in node.targets for name in variables(target)}
         elif isinstance(node, ast.AnnAssign):
@@ -139,7 +139,7 @@ class Executor(Caller):
                 scope.targets = variables(node.target)
                 value = self.evaluate(node.value)
                 scope.targets = frozenset()
-                self.assign(node.target, value, node.value)
+                self.assign(node.target, value)
         elif isinstance(node, ast.AugAssign):
             self._augmented(node)
         elif isinstance(node, ast.Expr):
@@ -170,7 +170,7 @@ class Executor(Caller):
             for case in node.cases:
                 self._block(case.body)
 
-    def assign(self, target: ast.expr, value: Value, source: ast.expr | None = None) -> None:
+    def assign(self, target: ast.expr, value: Value) -> None:
         scope = self.scope
         if isinstance(target, ast.Name):
             scope.variables[target.id] = value
@@ -212,13 +212,9 @@ class Executor(Caller):
         scope = self.scope
         scope.targets = variables(node.target)
         current, change = self.evaluate(node.target), self.evaluate(node.value)
-        name = {
-            ast.Add: "add",
-            ast.Sub: "sub",
-            ast.Mult: "mul",
-            ast.Div: "div",
-            ast.Pow: "pow",
-        }.get(type(node.op))
+        name = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}.get(
+            type(node.op)
+        )
         value = UNKNOWN
         if name is not None:
             expression = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
@@ -236,9 +232,8 @@ class Executor(Caller):
         if target is None:
             return
         in_place = method.endswith("_") and not method.startswith("_")
-        if method in ("half", "bfloat16") or (
-            method == "to" and value.dtype in ("float16", "bfloat16")
-        ):  # as a statement it can only be a module, which is changed in place
+        # as a statement it can only be a module, which is changed in place
+        if method in ("half", "bfloat16") or (method == "to" and value.dtype in ("float16", "bfloat16")):
             made = value.made or value.reference
             self.scope.variables[target] = Value(
                 kind="module",
@@ -248,7 +243,7 @@ class Executor(Caller):
             )
         elif in_place and target in self.scope.variables:
             before = self.scope.variables[target]
-            if method in ("requires_grad_",):
+            if method == "requires_grad_":
                 self.scope.variables[target] = replace(before, grad=True)
             elif before.kind in ("tensor", "mask"):
                 self.scope.variables[target] = value if value.kind == "tensor" else UNKNOWN
@@ -277,7 +272,7 @@ class Executor(Caller):
             scope.guards = guards | tested
         else:
             scope.variables = _joined(after_body, after_else)
-            if _replaces(node, after_body, before):
+            if _replaces(node):
                 scope.guards = guards | tested  # `if n == 0: n = 1` settles n for what follows
 
     def _loop(
@@ -354,11 +349,11 @@ def _converts(node: ast.expr, tested: frozenset[str]) -> bool:
     """`torch.tensor(alpha, ...)`, `float(n)`: what was tested, in another shape."""
     if not isinstance(node, ast.Call) or len(node.args) != 1:
         return False
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+    called = last_name(node.func)
     return called in _CONVERSIONS and dotted(node.args[0]) in tested
 
 
-def _replaces(node: ast.If, after: dict[str, Value], before: dict[str, Value]) -> bool:
+def _replaces(node: ast.If) -> bool:
     """The body only puts another value into a variable that the test speaks of."""
     names = variables(node.test)
     return not node.orelse and any(

@@ -15,26 +15,14 @@ from stayfinite.readers.source.names import torch_function
 from stayfinite.readers.source.scope import POSITIVE_UNKNOWN, UNKNOWN
 from stayfinite.readers.source.transfer import TRANSFERS, Draft
 from stayfinite.readers.source.values import element_of, without_gradient
-from stayfinite.readers.source.vocabulary import (
-    DISTRIBUTIONS_WITH_SCALE,
-    KEEPS,
-    OPTIMIZERS,
-    PIECES,
-    WATCHED,
-)
+from stayfinite.readers.source.vocabulary import DISTRIBUTIONS_WITH_SCALE, KEEPS, OPTIMIZERS, PIECES, WATCHED
 
 _SCATTERS = frozenset(
     [
-        "index_add",
-        "index_add_",
-        "scatter_add",
-        "scatter_add_",
-        "scatter",
-        "scatter_",
-        "index_copy",
+        "index_add", "index_add_", "scatter_add", "scatter_add_", "scatter", "scatter_", "index_copy",
         "index_copy_",
     ]
-)
+)  # fmt: skip
 _REDUCES_MAXIMUM = frozenset(
     ["scatter_reduce", "scatter_reduce_", "scatter_max", "segment_max", "index_reduce"]
 )
@@ -85,15 +73,8 @@ class TorchCaller(Evaluator):
             operation = self.record(
                 node, last, args, options, style="function", keep=last in WATCHED or "lr_scheduler" in full
             )
-            kind = (
-                "autocast"
-                if last == "autocast"
-                else (
-                    "scaler"
-                    if last == "GradScaler"
-                    else ("scheduler" if "lr_scheduler" in full else "optimizer")
-                )
-            )
+            usual = "scheduler" if "lr_scheduler" in full else "optimizer"
+            kind = {"autocast": "autocast", "GradScaler": "scaler"}.get(last, usual)
             return Value(kind=kind, made=operation)
         if full.startswith("torch.distributions"):
             args, options = self.arguments(node)
@@ -150,10 +131,10 @@ class TorchCaller(Evaluator):
         if name in ("cat", "stack", "concat", "hstack", "vstack"):
             return element_of(args[0]) if args else UNKNOWN
         if name in KEEPS:
-            return self._kept(name, args, options)
+            return self._kept(name, args)
         if name == "item":
             return Value("number", grad=False)
-        if name in ("detach",):
+        if name == "detach":
             return without_gradient(args[0]) if args else UNKNOWN
         if name in ("to", "type", "half", "bfloat16", "type_as", "astype"):
             return self.cast(node, name, args, options, style)
@@ -200,7 +181,7 @@ class TorchCaller(Evaluator):
         operation = self.record(node, name, args, options, style=style, keep=name in WATCHED)
         draft = rule(args, options)
         if name in ("zeros", "ones", "full", "rand", "randn", "randint", "empty", "eye"):
-            draft.shape = _shape(args, options, name)
+            draft.shape = _shape(args, name)
             asked = options.get("requires_grad")
             draft.grad = asked is not None and asked.const is True
         elif name in ("rand_like", "randn_like"):
@@ -215,19 +196,16 @@ class TorchCaller(Evaluator):
             value = replace(value, shape=args[0].shape)
         return value
 
-    def _kept(self, name: str, args: list[Value], options: dict[str, Value]) -> Value:
+    def _kept(self, name: str, args: list[Value]) -> Value:
         value = args[0] if args else UNKNOWN
         if name == "numpy":
             value = without_gradient(value)
         if value is UNKNOWN:
             return UNKNOWN
         if name in ("float", "double"):
-            kind = "tensor" if value.kind == "mask" else value.kind
             traits = value.traits | ({"from_mask"} if value.kind == "mask" else frozenset())
-            return replace(
-                value, dtype="float32", kind="mask" if value.kind == "mask" else kind, traits=traits
-            )
-        if name in ("requires_grad_",):
+            return replace(value, dtype="float32", traits=traits)
+        if name == "requires_grad_":
             return replace(value, grad=True)
         return replace(value, shape=None, const=None)
 
@@ -280,7 +258,7 @@ class TorchCaller(Evaluator):
         return list(node.args)
 
 
-def _shape(args: Sequence[Value], options: dict[str, Value], name: str) -> tuple[int | None, ...] | None:
+def _shape(args: Sequence[Value], name: str) -> tuple[int | None, ...] | None:
     given: Sequence[Value] = args
     if name == "randint":
         given = args[-1:]

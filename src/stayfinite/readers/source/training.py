@@ -8,22 +8,21 @@ from collections.abc import Iterator
 
 from stayfinite.findings.subjects.source_file import Event, FunctionFacts, Guard
 from stayfinite.readers.source.index import Index
-from stayfinite.readers.source.names import dotted, variables
+from stayfinite.readers.source.names import dotted, last_name, variables
 
 _OPTIMIZER = re.compile(r"(^|[._])(opt|optim|optimizer|optimizers|optimiser)(_?\w{0,4})?$", re.IGNORECASE)
 _SCHEDULER = re.compile(r"(^|[._])(sch|sched|scheduler|lr_sched|lr_scheduler|schedule)\w*$", re.IGNORECASE)
 _SCALER = re.compile(r"(^|[._])(sc\d?|\w*scaler\w*)$", re.IGNORECASE)
 LOSS = re.compile(r"(^|[._])\w*(loss|objective)\w*$", re.IGNORECASE)
 NORM = re.compile(r"(^|[._])\w*(norm|gnorm)\w*$", re.IGNORECASE)
-_SIMPLE = {"zero_grad": "zero_grad", "backward": "backward", "unscale_": "unscale", "update": "update"}
 
 Kinds = dict[str, str]  # variable -> optimizer, scaler, scheduler
 
 
 def function_facts(nodes: Index, kinds: Kinds) -> list[FunctionFacts]:
     """The events and tests of the module's own code and of every function in it."""
-    found = [_facts("", 1, nodes.tree.body, kinds)]
-    found += [_facts(node.name, node.lineno, node.body, kinds) for node in nodes.functions]
+    found = [_facts("", nodes.tree.body, kinds)]
+    found += [_facts(node.name, node.body, kinds) for node in nodes.functions]
     return [facts for facts in found if facts.events or facts.guards]
 
 
@@ -69,18 +68,17 @@ def _trained(call: ast.Call, inner: ast.expr | None) -> str:
     return receiver or (ast.unparse(inner) if inner is not None else "")
 
 
-def _facts(name: str, line: int, body: list[ast.stmt], kinds: Kinds) -> FunctionFacts:
-    walk = _Walk(kinds, name)
+def _facts(name: str, body: list[ast.stmt], kinds: Kinds) -> FunctionFacts:
+    walk = _Walk(kinds)
     walk.block(body)
-    return FunctionFacts(name, line, tuple(walk.events), tuple(walk.guards))
+    return FunctionFacts(name, tuple(walk.events), tuple(walk.guards))
 
 
 class _Walk:
     """Goes through one function's statements in order; nested functions are others' business."""
 
-    def __init__(self, kinds: Kinds, function: str) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
-        self.function = function
         self.events: list[Event] = []
         self.guards: list[Guard] = []
         self.branch: tuple[tuple[str, bool], ...] = ()
@@ -154,11 +152,7 @@ class _Walk:
 
     def _call(self, node: ast.Call) -> None:
         name = dotted(node.func)
-        method = (
-            node.func.attr
-            if isinstance(node.func, ast.Attribute)
-            else (node.func.id if isinstance(node.func, ast.Name) else "")
-        )
+        method = last_name(node.func)
         receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else None
         first = dotted(node.args[0]) or "" if node.args else ""
         if method in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"):
@@ -237,7 +231,7 @@ class _Walk:
             Guard(
                 node.lineno, node.col_offset + 1, ast.unparse(node.test), compared, only_nan, finite,
                 never=never, skips=skips, zeroes=bool(methods & {"zero_", "zero_grad"}), steps_after=steps,
-                loop=self.loop, function=self.function,
+                loop=self.loop,
             )
         )  # fmt: skip
 
@@ -271,7 +265,7 @@ def _tests(test: ast.expr) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str,
             if left is not None and left == right:
                 asked["isnan"].add(left)  # loss != loss
         elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+            called = last_name(node.func)
             if called in asked:
                 arguments = [*node.args]
                 if isinstance(node.func, ast.Attribute) and not node.args:

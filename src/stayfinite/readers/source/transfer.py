@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stayfinite.findings.subjects.source_file import Value
 from stayfinite.readers.source import intervals
-from stayfinite.readers.source.intervals import (
-    ANY,
-    INF,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SYMMETRIC_UNIT,
-    UNIT,
-    Span,
-)
+from stayfinite.readers.source.intervals import ANY, INF, NOT_NEGATIVE, POSITIVE, SYMMETRIC_UNIT, UNIT, Span
 
 NOTHING: frozenset[str] = frozenset()
 FINFO_MIN = -65504.0  # the least of the minima; the others lie below
@@ -66,12 +58,12 @@ def _first(args: Sequence[Value]) -> Value:
     return args[0] if args else Value()
 
 
-def _known(args: Sequence[Value]) -> bool:
-    return bool(args) and all(value.known or value.number is not None for value in args)
+def _of(made: Callable[[Value], Draft]) -> Transfer:
+    """Where only the first argument counts."""
+    return lambda args, options: made(_first(args))
 
 
-def _exp(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
+def _exp(value: Value) -> Draft:
     shifted = value.has("shifted")
     underflows = shifted or (value.known and value.low == -INF and value.high <= 0)
     span = intervals.exponential(
@@ -83,22 +75,16 @@ def _exp(args: Sequence[Value], options: Options) -> Draft:
     return Draft(span, traits=frozenset(traits))
 
 
-def _log(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
+def _log(value: Value) -> Draft:
     return Draft(
         intervals.logarithm(span_of(value)), known=value.known, traits=frozenset({"logarithm"}) & value.traits
     )
 
 
-def _abs(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
+def _abs(value: Value) -> Draft:
     span = intervals.absolute(span_of(value))
     # Of an unknown value nothing says that it is ever exactly 0.
     return Draft(span if value.known else POSITIVE, traits=frozenset({"absolute"}))
-
-
-def _square(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(intervals.power(span_of(_first(args)), 2), traits=frozenset({"square"}))
 
 
 def pow_(args: Sequence[Value], options: Options) -> Draft:
@@ -140,9 +126,8 @@ def _sum(args: Sequence[Value], options: Options) -> Draft:
         if value.has("probability") and not value.has("masked"):
             return Draft(POSITIVE, traits=traits, dtype=out)  # they add up to about one
         if value.made is not None and value.made.name in ("sigmoid", "softplus", "gelu", "rand", "tensor"):
-            return Draft(
-                POSITIVE, traits=traits, dtype=out
-            )  # that all are zero at once is not to be expected
+            # that all are zero at once is not to be expected
+            return Draft(POSITIVE, traits=traits, dtype=out)
         return Draft(Span(value.low, INF, value.low_open), traits=traits, dtype=out)
     if value.high <= 0 and value.known:
         return Draft(Span(-INF, value.high, False, value.high_open), traits=traits, dtype=out)
@@ -160,14 +145,6 @@ def _mean(args: Sequence[Value], options: Options) -> Draft:
             value.high_open,
         )
     return drafted
-
-
-def _reduced_norm(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(NOT_NEGATIVE, traits=frozenset({"norm"}) | (_first(args).traits & {"zero_rows"}))
-
-
-def _deviation(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(POSITIVE if _first(args).has("noise") else NOT_NEGATIVE, traits=frozenset({"deviation"}))
 
 
 def clamp(args: Sequence[Value], options: Options) -> Draft:
@@ -266,17 +243,11 @@ def _where(args: Sequence[Value], options: Options) -> Draft:
     return Draft(intervals.hull(span_of(first), span_of(second)), known=known, traits=traits | {"selected"})
 
 
-def _normalize(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(SYMMETRIC_UNIT, traits=frozenset({"unit_length"}) | (_first(args).traits & {"zero_rows"}))
-
-
-def _nan_to_num(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
+def _nan_to_num(value: Value) -> Draft:
     return Draft(span_of(value), known=value.known, traits=value.traits - {"holds_nan"})
 
 
-def _sqrt(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
+def _sqrt(value: Value) -> Draft:
     low = value.low**0.5 if 0 < value.low < INF else 0.0
     high = value.high**0.5 if 0 <= value.high < INF else INF
     return Draft(
@@ -286,133 +257,76 @@ def _sqrt(args: Sequence[Value], options: Options) -> Draft:
     )
 
 
-def _rsqrt(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(POSITIVE, known=_first(args).known)
-
-
-def _bincount(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(NOT_NEGATIVE, traits=frozenset({"count", "class_counts"}), grad=False)
-
-
-def _one_hot(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(UNIT, grad=False, traits=frozenset({"one_hot"}))
-
-
-def _prod(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
+def _prod(value: Value) -> Draft:
     if value.has("probability") or (value.low >= 0 and value.high <= 1 and value.known):
         return Draft(UNIT, traits=frozenset({"probability_product"}))
     return Draft(known=False)
-
-
-def _cumprod(args: Sequence[Value], options: Options) -> Draft:
-    return _prod(args, options)
-
-
-def _reciprocal(args: Sequence[Value], options: Options) -> Draft:
-    value = _first(args)
-    return Draft(intervals.reciprocal(span_of(value)), known=value.known)
 
 
 def _unbounded(args: Sequence[Value], options: Options) -> Draft:
     return Draft(ANY, known=False, dtype=dtype_of(args))
 
 
-def _diff(args: Sequence[Value], options: Options) -> Draft:
-    return Draft(ANY, known=_first(args).known, traits=_first(args).traits & {"holds_nan"})
+def _with_zeros(value: Value) -> Draft:
+    return Draft(intervals.hull(span_of(value), _ZERO), known=value.known, traits=value.traits)
 
 
-TRANSFERS: dict[str, Transfer] = {
-    "softmax": _fixed(UNIT, "probability"),
-    "gumbel_softmax": _fixed(UNIT, "probability"),
+_ZERO, _ONE = Span(0.0, 0.0), Span(1.0, 1.0)
+_FROM_ZERO_TO_ONE = Span(0.0, 1.0, False, True)
+
+_BY_NAMES: dict[str, Transfer] = {
+    "softmax gumbel_softmax": _fixed(UNIT, "probability"),
     "sigmoid": _fixed(UNIT, "saturating"),
     "hardsigmoid": _fixed(UNIT),
-    "tanh": _fixed(SYMMETRIC_UNIT, "saturating"),
-    "hardtanh": _fixed(SYMMETRIC_UNIT),
-    "log_softmax": _fixed(Span(-INF, 0.0), "logarithm"),
-    "logsigmoid": _fixed(Span(-INF, 0.0), "logarithm"),
-    "relu": _fixed(NOT_NEGATIVE),
-    "relu_": _fixed(NOT_NEGATIVE),
+    "tanh erf": _fixed(SYMMETRIC_UNIT, "saturating"),
+    "hardtanh cos sin": _fixed(SYMMETRIC_UNIT),
+    "log_softmax logsigmoid": _fixed(Span(-INF, 0.0), "logarithm"),
+    "relu relu_": _fixed(NOT_NEGATIVE),
     "relu6": _fixed(Span(0.0, 6.0)),
     "softplus": _fixed(POSITIVE),
-    "gelu": _unbounded,
     "elu": _fixed(Span(-1.0, INF, True)),
-    "erf": _fixed(SYMMETRIC_UNIT, "saturating"),
-    "cos": _fixed(SYMMETRIC_UNIT),
-    "sin": _fixed(SYMMETRIC_UNIT),
+    "gelu logsumexp linear matmul bmm conv1d conv2d": _unbounded,
     "cosine_similarity": _fixed(SYMMETRIC_UNIT, "cosine"),
-    "rand": _fixed(Span(0.0, 1.0, False, True)),
-    "rand_like": _fixed(Span(0.0, 1.0, False, True)),
-    "randn": _fixed(ANY, "noise"),
-    "randn_like": _fixed(ANY, "noise"),
-    "exp": _exp,
-    "log": _log,
-    "abs": _abs,
-    "absolute": _abs,
-    "square": _square,
+    "rand rand_like": _fixed(_FROM_ZERO_TO_ONE),
+    "randn randn_like": _fixed(ANY, "noise"),
+    "exp": _of(_exp),
+    "log": _of(_log),
+    "abs absolute": _of(_abs),
+    "square": _of(lambda v: Draft(intervals.power(span_of(v), 2), traits=frozenset({"square"}))),
     "pow": pow_,
     "sum": _sum,
     "mean": _mean,
-    "norm": _reduced_norm,
-    "vector_norm": _reduced_norm,
-    "matrix_norm": _reduced_norm,
-    "std": _deviation,
-    "var": _deviation,
+    "norm vector_norm matrix_norm": _of(
+        lambda v: Draft(NOT_NEGATIVE, traits=v.traits & {"zero_rows"} | {"norm"})
+    ),
+    "std var": _of(
+        lambda v: Draft(POSITIVE if v.has("noise") else NOT_NEGATIVE, traits=frozenset({"deviation"}))
+    ),
     "count_nonzero": _fixed(NOT_NEGATIVE, "count"),
-    "bincount": _bincount,
-    "histc": _bincount,
-    "one_hot": _one_hot,
-    "clamp": clamp,
-    "clamp_": clamp,
-    "clip": clamp,
-    "clamp_min": _clamp_min,
-    "clamp_min_": _clamp_min,
-    "clamp_max": _clamp_max,
-    "clamp_max_": _clamp_max,
-    "maximum": maximum,
-    "minimum": minimum,
-    "amax": maximum,
-    "amin": minimum,
+    "bincount histc": _of(
+        lambda v: Draft(NOT_NEGATIVE, traits=frozenset({"count", "class_counts"}), grad=False)
+    ),
+    "one_hot": _of(lambda v: Draft(UNIT, grad=False, traits=frozenset({"one_hot"}))),
+    "clamp clamp_ clip": clamp,
+    "clamp_min clamp_min_": _clamp_min,
+    "clamp_max clamp_max_": _clamp_max,
+    "maximum amax": maximum,
+    "minimum amin": minimum,
     "randint": _randint,
-    "eye": lambda args, options: Draft(UNIT, traits=frozenset({"identity"}), grad=False),
-    "full": _full,
-    "full_like": _full,
-    "zeros": _fixed(Span(0.0, 0.0), "constant"),
-    "zeros_like": _fixed(Span(0.0, 0.0), "constant"),
-    "new_zeros": _fixed(Span(0.0, 0.0), "constant"),
-    "ones": _fixed(Span(1.0, 1.0), "constant"),
-    "ones_like": _fixed(Span(1.0, 1.0), "constant"),
-    "new_ones": _fixed(Span(1.0, 1.0), "constant"),
-    "masked_fill": _masked_fill,
-    "masked_fill_": _masked_fill,
+    "eye": _of(lambda v: Draft(UNIT, traits=frozenset({"identity"}), grad=False)),
+    "full full_like": _full,
+    "zeros zeros_like new_zeros": _fixed(_ZERO, "constant"),
+    "ones ones_like new_ones": _fixed(_ONE, "constant"),
+    "masked_fill masked_fill_": _masked_fill,
     "where": _where,
-    "normalize": _normalize,
-    "nan_to_num": _nan_to_num,
-    "sqrt": _sqrt,
-    "rsqrt": _rsqrt,
-    "prod": _prod,
-    "cumprod": _cumprod,
-    "reciprocal": _reciprocal,
-    "diff": _diff,
-    "triu": lambda args, options: Draft(
-        intervals.hull(span_of(_first(args)), Span(0.0, 0.0)),
-        known=_first(args).known,
-        traits=_first(args).traits,
-    ),
-    "tril": lambda args, options: Draft(
-        intervals.hull(span_of(_first(args)), Span(0.0, 0.0)),
-        known=_first(args).known,
-        traits=_first(args).traits,
-    ),
-    "dropout": lambda args, options: Draft(
-        intervals.hull(span_of(_first(args)), Span(0.0, 0.0)),
-        known=_first(args).known,
-        traits=_first(args).traits - {"probability"},
-    ),
-    "logsumexp": _unbounded,
-    "linear": _unbounded,
-    "matmul": _unbounded,
-    "bmm": _unbounded,
-    "conv1d": _unbounded,
-    "conv2d": _unbounded,
+    "normalize": _of(lambda v: Draft(SYMMETRIC_UNIT, traits=v.traits & {"zero_rows"} | {"unit_length"})),
+    "nan_to_num": _of(_nan_to_num),
+    "sqrt": _of(_sqrt),
+    "rsqrt": _of(lambda v: Draft(POSITIVE, known=v.known)),
+    "prod cumprod": _of(_prod),
+    "reciprocal": _of(lambda v: Draft(intervals.reciprocal(span_of(v)), known=v.known)),
+    "diff": _of(lambda v: Draft(ANY, known=v.known, traits=v.traits & {"holds_nan"})),
+    "triu tril": _of(_with_zeros),
+    "dropout": _of(lambda v: _with_zeros(replace(v, traits=v.traits - {"probability"}))),
 }
+TRANSFERS = {name: transfer for names, transfer in _BY_NAMES.items() for name in names.split()}

@@ -29,18 +29,8 @@ def _spectrum(call: Call) -> dict[str, Plain]:
 
 
 _OPS = [
-    "linalg_svd",
-    "linalg_eigh",
-    "linalg_eig",
-    "linalg_cholesky_ex",
-    "cholesky",
-    "linalg_inv_ex",
-    "linalg_solve_ex",
-    "linalg_lu_factor_ex",
-    "linalg_qr",
-    "linalg_det",
-    "linalg_slogdet",
-    "linalg_pinv",
-]
+    "linalg_svd", "linalg_eigh", "linalg_eig", "linalg_cholesky_ex", "cholesky", "linalg_inv_ex",
+    "linalg_solve_ex", "linalg_lu_factor_ex", "linalg_qr", "linalg_det", "linalg_slogdet", "linalg_pinv",
+]  # fmt: skip
 
 TABLE: dict[str, Measurement] = dict.fromkeys(_OPS, _spectrum)

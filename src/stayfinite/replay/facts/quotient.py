@@ -16,16 +16,8 @@ _DEVIATIONS = {"std", "var", "std_mean", "var_mean"}
 _NORMS = {"linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm", "dist", "cdist"}
 _PROBABILITIES = {"sigmoid", "softmax", "exp", "softplus", "tanh"}
 _CONSTANTS = {
-    "full",
-    "zeros",
-    "ones",
-    "arange",
-    "lift_fresh",
-    "scalar_tensor",
-    "zeros_like",
-    "ones_like",
-    "linspace",
-}
+    "full", "zeros", "ones", "arange", "lift_fresh", "scalar_tensor", "zeros_like", "ones_like", "linspace",
+}  # fmt: skip
 
 
 def divisor_kind(producers: tuple[Producer, ...]) -> str:

@@ -233,12 +233,7 @@ class IncidentView:
         if self.file.has_capsule:
             made = [(f"stayfinite replay {shlex.quote(str(self.file.folder))}", "run this one step again")]
         else:
-            made = [
-                (
-                    "stayfinite run SCRIPT.py",
-                    "run your script again under guard, and locate what fails",
-                )
-            ]
+            made = [("stayfinite run SCRIPT.py", "run your script again under guard, and locate what fails")]
         known = [finding.code for finding in self.findings[:1] if _CODE.fullmatch(finding.code)]
         made += [(f"stayfinite explain {code}", f"read the page of {code}") for code in known]
         return made

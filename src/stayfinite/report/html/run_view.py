@@ -72,11 +72,9 @@ class RunView:
             return self.incidents[0].headline
         if self.record.refused:
             return "Every recorded step was applied, but for those that the loss scaler skips"
-        return (
-            "Every recorded step was finite and was applied"
-            if self.record.count
-            else "No step is recorded yet"
-        )
+        if self.record.count:
+            return "Every recorded step was finite and was applied"
+        return "No step is recorded yet"
 
     @property
     def counts(self) -> str:
@@ -204,9 +202,8 @@ class RunView:
     def remarks(self) -> list[str]:
         """What this page does not show."""
         made = []
-        if (
-            self.record.was_abandoned and not self.live
-        ):  # the live page says it in its head, as soon as it is so
+        # the live page says it in its head, as soon as it is so
+        if self.record.was_abandoned and not self.live:
             made.append(
                 "The run ended without closing: its process is gone, killed or crashed. "
                 "Steps of its last second may be missing."

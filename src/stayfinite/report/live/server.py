@@ -39,9 +39,8 @@ class LiveServer:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.ends: Callable[[], bool] = lambda: (
-            False
-        )  # whether the server is about to end: streams end with it
+        # whether the server is about to end: streams end with it
+        self.ends: Callable[[], bool] = lambda: False
         self._channels: dict[Path, Channel] = {}
 
     def app(self, token: str | None, hosts: list[str]) -> ASGIApp:

@@ -18,8 +18,7 @@ Cell = list[float | None]
 class HeatMap:
     """Columns of `width` steps; a cell holds the largest max, rms and gain of a module in these steps."""
 
-    def __init__(self, columns: int = COLUMNS) -> None:
-        self._limit = columns
+    def __init__(self) -> None:
         self.width = 1
         self.modules: dict[str, int] = {}
         self.order: list[int] = []  # of the rows: as the model has the modules, as far as the lines tell
@@ -39,7 +38,7 @@ class HeatMap:
             before = index
             found = [to_number(value) for value in values[: len(METRICS)]]
             _merge(column.setdefault(index, [None] * len(METRICS)), found)
-        while len(self.columns) > self._limit:
+        while len(self.columns) > COLUMNS:
             self._widen()
 
     def _index(self, name: str, before: int | None) -> int | None:

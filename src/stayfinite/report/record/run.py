@@ -166,9 +166,8 @@ class RunRecord:
             if line.get(quantity) is not None:
                 self._put(quantity, "", [step], [line[quantity]])
         room = line.get("headroom")
-        if (
-            room is not None
-        ):  # none at all: an output was not finite, and 0 has no place on a logarithmic axis
+        # none at all: an output was not finite, and 0 has no place on a logarithmic axis
+        if room is not None:
             self._put("headroom", "", [step], [room or ("inf" if worst is None else "nan")])
 
     def _add_steps(self, lines: list[dict[str, Any]]) -> None:

@@ -49,10 +49,8 @@ class MomentsKnownToSpike(Rule[ConfigFile]):
             if not 0 <= beta2 < 1 or (beta1 is not None and not 0 <= beta1 < 1):
                 message, level = f"{shown(entry)}: a beta must lie in [0, 1)", Severity.ERROR
             elif beta1 is not None and beta2 < beta1:
-                message, level = (
-                    f"{shown(entry)}: beta2 lies below beta1; are they swapped?",
-                    Severity.WARNING,
-                )
+                message = f"{shown(entry)}: beta2 lies below beta1; are they swapped?"
+                level = Severity.WARNING
             elif beta2 > 0.9995:
                 message = f"{shown(entry)}: beta2 remembers {1 / (1 - beta2):.0f} steps, known for spikes"
                 level = Severity.WARNING

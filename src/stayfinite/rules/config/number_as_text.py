@@ -11,29 +11,11 @@ from stayfinite.rules.config.phrases import at, edit, shown
 
 _NUMBERS = frozenset(
     [
-        "lr",
-        "learning_rate",
-        "min_lr",
-        "max_lr",
-        "base_lr",
-        "weight_decay",
-        "eps",
-        "adam_epsilon",
-        "beta1",
-        "beta2",
-        "warmup_steps",
-        "warmup_ratio",
-        "epochs",
-        "max_steps",
-        "batch_size",
-        "clip_norm",
-        "max_grad_norm",
-        "dropout",
-        "temperature",
-        "momentum",
-        "gradient_accumulation_steps",
+        "lr", "learning_rate", "min_lr", "max_lr", "base_lr", "weight_decay", "eps", "adam_epsilon", "beta1",
+        "beta2", "warmup_steps", "warmup_ratio", "epochs", "max_steps", "batch_size", "clip_norm",
+        "max_grad_norm", "dropout", "temperature", "momentum", "gradient_accumulation_steps",
     ]
-)
+)  # fmt: skip
 
 
 class NumberIsText(Rule[ConfigFile]):

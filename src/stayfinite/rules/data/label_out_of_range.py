@@ -11,17 +11,10 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import first_line, judged, only_an_error, told, told_by_error
 
 _TEXTS = (
-    "is out of bounds",
-    "index out of range",
-    "Class values must be",
-    "indices should be",
-    "out of bounds for dimension",
-    "all elements of target should be between 0 and 1",
-    "device-side assert",
-    "expected to be in range of",
-    "is out of range",
-    "should be in the range",
-)
+    "is out of bounds", "index out of range", "Class values must be", "indices should be",
+    "out of bounds for dimension", "all elements of target should be between 0 and 1", "device-side assert",
+    "expected to be in range of", "is out of range", "should be in the range",
+)  # fmt: skip
 _LOOKED_UP = "index out of range in self"  # what an embedding says, and index_select
 _TABLE = (
     "compare the largest index in the data with the rows of the table: num_embeddings must cover every id that the "

@@ -26,10 +26,6 @@ class Ramp:
     low: float
     high: float
 
-    @property
-    def factor(self) -> float:
-        return self.high / max(self.low, 1e-30)
-
 
 def ramp(points: Sequence[Point], least: float) -> Ramp | None:
     """A steady rise by at least this factor up to the last point; one jump is no ramp, noise is none either."""

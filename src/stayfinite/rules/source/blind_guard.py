@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.rules.source.phrases import at
 
 
 class GuardBlindToNaN(Rule[SourceFile]):
@@ -48,9 +49,7 @@ class GuardBlindToNaN(Rule[SourceFile]):
                         f"`if {guard.test}` is never true: NaN is not equal to anything, not even to NaN",
                         fix=f"use not torch.isfinite({guard.never[0]})",
                         evidence={"test": guard.test, "variables": list(guard.never)},
-                        file=subject.path,
-                        line=guard.line,
-                        column=guard.column,
+                        **at(subject, guard),
                     )
                     continue
                 blind = [name for name in guard.compared if name not in asked]
@@ -66,7 +65,5 @@ class GuardBlindToNaN(Rule[SourceFile]):
                     f"`if {guard.test}` is False for NaN: the batch it is meant to skip passes",
                     fix=f"ask first: if not torch.isfinite({blind[0]}) or {guard.test}",
                     evidence={"test": guard.test, "variables": blind},
-                    file=subject.path,
-                    line=guard.line,
-                    column=guard.column,
+                    **at(subject, guard),
                 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import before, exclusive
+from stayfinite.rules.source.phrases import at
 
 
 class ClipAfterStep(Rule[SourceFile]):
@@ -62,7 +63,5 @@ class ClipAfterStep(Rule[SourceFile]):
                     f"clipping after the optimizer's step (line {last.line}) has no effect",
                     fix="clip between backward and step",
                     evidence={"step": last.line},
-                    file=subject.path,
-                    line=clip.line,
-                    column=clip.column,
+                    **at(subject, clip),
                 )

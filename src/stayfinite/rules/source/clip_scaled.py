@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import before, exclusive, implied, together
+from stayfinite.rules.source.phrases import at
 
 
 class ClipBeforeUnscale(Rule[SourceFile]):
@@ -68,8 +69,6 @@ class ClipBeforeUnscale(Rule[SourceFile]):
                         fix="call scaler.unscale_(optimizer) after backward and before "
                         "clipping, in every branch",
                         evidence={"backward": backward.line, "step": step.line},
-                        file=subject.path,
-                        line=clip.line,
-                        column=clip.column,
+                        **at(subject, clip),
                     )
                     break

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence
+from stayfinite.rules.source.phrases import at, evidence, unguarded
 
 _DECOMPOSITIONS = ("cholesky", "inverse", "inv", "solve", "det", "logdet", "slogdet", "svd", "eigh")
 
@@ -43,9 +43,9 @@ class GramMatrixDecomposed(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named(*_DECOMPOSITIONS):
-            value = operation.operands[0] if operation.operands else None
-            if value is None or operation.guarded or value.has("loaded"):
+        for operation in unguarded(subject, *_DECOMPOSITIONS):
+            value = operation.operands[0]
+            if value.has("loaded"):
                 continue
             repeated = (
                 operation.name in ("svd", "eigh") and value.grad and value.traits & {"identity", "constant"}

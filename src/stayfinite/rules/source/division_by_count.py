@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile, Value
-from stayfinite.rules.source.phrases import at, edit, evidence, level, selected_later
+from stayfinite.rules.source.phrases import at, edit, evidence, level, unprotected
 
 _PADDING = re.compile(r"atten|attn|padding|pad_mask|input_mask")
 
@@ -45,11 +45,7 @@ class DivisionByEmptyCount(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("div"):
-            if len(operation.operands) < 2 or operation.guarded or operation.selected:
-                continue
-            if selected_later(subject, operation):
-                continue
+        for operation in unprotected(subject, "div", operands=2):
             _dividend, divisor = operation.operands[:2]
             if (
                 not divisor.has("count")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence, level, origin, selected_later
+from stayfinite.rules.source.phrases import at, evidence, level, origin, unprotected
 
 
 class DivisionByZeroRange(Rule[SourceFile]):
@@ -40,11 +40,7 @@ class DivisionByZeroRange(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("div"):
-            if len(operation.operands) < 2 or operation.guarded or operation.selected:
-                continue
-            if selected_later(subject, operation):
-                continue
+        for operation in unprotected(subject, "div", operands=2):
             divisor = operation.operands[1]
             if not divisor.known or not divisor.reaches(0.0) or divisor.low < 0:
                 continue

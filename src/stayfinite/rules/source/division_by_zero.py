@@ -6,21 +6,12 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence, just_made, level, origin, selected_later
+from stayfinite.rules.source.phrases import at, evidence, just_made, level, origin, unprotected
 
 _TOLD_ELSEWHERE = frozenset({"count", "range", "deviation", "norm", "shifted"})
 _MAKERS = (
-    "sigmoid",
-    "softmax",
-    "relu",
-    "relu6",
-    "tensor",
-    "clamp",
-    "clamp_min",
-    "one_hot",
-    "hardsigmoid",
-    "tanh",
-)
+    "sigmoid", "softmax", "relu", "relu6", "tensor", "clamp", "clamp_min", "one_hot", "hardsigmoid", "tanh",
+)  # fmt: skip
 
 
 class DivisionByPossibleZero(Rule[SourceFile]):
@@ -53,11 +44,7 @@ class DivisionByPossibleZero(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("div", "reciprocal"):
-            if not operation.operands or operation.guarded or operation.selected:
-                continue
-            if selected_later(subject, operation):
-                continue
+        for operation in unprotected(subject, "div", "reciprocal"):
             divisor = operation.operands[-1 if operation.name == "div" else 0]
             if (
                 not divisor.known

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence, interval, level
+from stayfinite.rules.source.phrases import at, evidence, interval, level, unguarded
 
 
 class EpsAddedToSignedValue(Rule[SourceFile]):
@@ -40,11 +40,9 @@ class EpsAddedToSignedValue(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("div"):
-            if len(operation.operands) < 2 or operation.guarded or operation.selected:
-                continue
+        for operation in unguarded(subject, "div", operands=2):
             made = operation.operands[1].made
-            if made is None or made.name != "add":
+            if operation.selected or made is None or made.name != "add":
                 continue
             for eps, value in (made.operands, made.operands[::-1]):
                 small = eps.has("eps") or (eps.number is not None and 0 < eps.number <= 1e-3)

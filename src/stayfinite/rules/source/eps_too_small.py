@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.rules.source.phrases import at
 
 
 class EpsTooSmall(Rule[SourceFile]):
@@ -49,7 +50,5 @@ class EpsTooSmall(Rule[SourceFile]):
                     "the gradient at zero is of the order of its inverse",
                     fix="use 1e-6 (1e-5 in half precision), as torch's own normalisation layers do",
                     evidence={"eps": constant.value, "floor": floor, "role": constant.role},
-                    file=subject.path,
-                    line=constant.line,
-                    column=constant.column,
+                    **at(subject, constant),
                 )

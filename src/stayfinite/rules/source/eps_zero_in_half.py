@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile, Value
-from stayfinite.rules.source.phrases import at, evidence
+from stayfinite.rules.source.phrases import at, evidence, unguarded
 
 SMALLEST = 2.0**-24  # the smallest number of float16
 
@@ -43,10 +43,9 @@ class EpsIsZeroInHalf(Rule[SourceFile]):
     severity = Severity.ERROR
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("log", "log2", "log10", "sqrt", "rsqrt", "div", "reciprocal", "pow"):
-            value = operation.operands[-1 if operation.name == "div" else 0] if operation.operands else None
-            if value is None or operation.guarded:
-                continue
+        names = ("log", "log2", "log10", "sqrt", "rsqrt", "div", "reciprocal", "pow")
+        for operation in unguarded(subject, *names):
+            value = operation.operands[-1 if operation.name == "div" else 0]
             eps = _eps_of(value)
             if eps is None or not 0 < eps < SMALLEST:
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile
-from stayfinite.rules.source.phrases import at, evidence, level
+from stayfinite.rules.source.phrases import at, evidence, level, unguarded
 
 
 class ExpOfRawOutput(Rule[SourceFile]):
@@ -41,9 +41,9 @@ class ExpOfRawOutput(Rule[SourceFile]):
     severity = Severity.INFO
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("exp"):
-            value = operation.operands[0] if operation.operands else None
-            if value is None or operation.guarded or operation.no_grad or not value.known or value.high < 88:
+        for operation in unguarded(subject, "exp"):
+            value = operation.operands[0]
+            if operation.no_grad or not value.known or value.high < 88:
                 continue
             made = value.made
             if value.has("literal") and 88.7 < value.high < math.inf:
@@ -83,6 +83,5 @@ def _scaled(made: Operation) -> bool:
 
 def _divides(subject: SourceFile, operation: Operation) -> bool:
     """x / exp(s): an infinite divisor gives 0."""
-    lines = subject.text.splitlines()
-    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    line = subject.line(operation.line)
     return line[: operation.column - 1].rstrip(" (").endswith("/")

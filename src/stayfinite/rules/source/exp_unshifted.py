@@ -70,11 +70,9 @@ def _by_hand(operation: Operation) -> tuple[Operation, str, str] | None:
             made is above or (made.name == "exp" and made.text == above.text) for made in divisor.chain(5)
         ):
             one = divisor.made is not None and divisor.made.name == "add" and divisor.low >= 1
-            return (
-                (above, "a sigmoid", "torch.sigmoid(x)")
-                if one
-                else (above, "a softmax", "torch.softmax(x, dim)")
-            )
+            if one:
+                return (above, "a sigmoid", "torch.sigmoid(x)")
+            return (above, "a softmax", "torch.softmax(x, dim)")
         return None
     made = operation.operands[0].made if operation.operands else None
     if made is None or operation.operands[0].low < 0:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import exclusive
+from stayfinite.rules.source.phrases import at
 
 
 class LossSummedWithItsGraph(Rule[SourceFile]):
@@ -85,7 +86,5 @@ class LossSummedWithItsGraph(Rule[SourceFile]):
                     f"(backward at line {backward.line})",
                     fix=f"gather {event.argument}.item(), non-finite values left out and counted",
                     evidence={"backward": backward.line},
-                    file=subject.path,
-                    line=event.line,
-                    column=event.column,
+                    **at(subject, event),
                 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence
+from stayfinite.rules.source.phrases import at, evidence, unguarded
 
 
 class ReductionInFloat16(Rule[SourceFile]):
@@ -40,9 +40,7 @@ class ReductionInFloat16(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("norm", "vector_norm", "accumulate"):
-            if not operation.operands or operation.guarded:
-                continue
+        for operation in unguarded(subject, "norm", "vector_norm", "accumulate"):
             value = operation.operands[0]
             if operation.name == "accumulate":
                 change = operation.operands[1]

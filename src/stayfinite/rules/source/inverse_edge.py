@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile
-from stayfinite.rules.source.phrases import at, evidence, interval, level, origin
+from stayfinite.rules.source.phrases import at, evidence, interval, level, origin, unguarded
 
 EDGES: dict[str, tuple[float, float | None]] = {
     "acos": (-1.0, 1.0),
@@ -57,9 +57,7 @@ class InverseFunctionAtItsEdge(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named(*EDGES, "atan2", "arctan2"):
-            if not operation.operands or operation.guarded:
-                continue
+        for operation in unguarded(subject, *EDGES, "atan2", "arctan2"):
             value = operation.operands[0]
             if operation.name in ("atan2", "arctan2"):
                 if len(operation.operands) < 2 or operation.no_grad:

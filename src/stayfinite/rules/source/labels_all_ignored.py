@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence
+from stayfinite.rules.source.phrases import at, evidence, unguarded
 
 
 class EveryLabelIgnored(Rule[SourceFile]):
@@ -39,9 +39,7 @@ class EveryLabelIgnored(Rule[SourceFile]):
     severity = Severity.ERROR
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("cross_entropy", "nll_loss"):
-            if len(operation.operands) < 2 or operation.guarded:
-                continue
+        for operation in unguarded(subject, "cross_entropy", "nll_loss", operands=2):
             target, ignored = operation.operands[1], operation.options.get("ignore_index")
             reduction = operation.options.get("reduction")
             number = ignored.number if ignored is not None else -100.0

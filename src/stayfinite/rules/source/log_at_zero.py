@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile, Value
-from stayfinite.rules.source.phrases import at, evidence, just_made, level, origin
+from stayfinite.rules.source.phrases import at, evidence, just_made, level, origin, unguarded
 from stayfinite.rules.source.probabilities import argument_text, probability_by_use
 
 
@@ -46,8 +46,8 @@ class LogCanReachZero(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("log", "log2", "log10", "log1p", "logit", "xlogy"):
-            if not operation.operands or operation.guarded or operation.selected:
+        for operation in unguarded(subject, "log", "log2", "log10", "log1p", "logit", "xlogy"):
+            if operation.selected:
                 continue
             value = operation.operands[-1] if operation.name == "xlogy" else operation.operands[0]
             if not value.known and operation.name == "log" and probability_by_use(subject, operation):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile
-from stayfinite.rules.source.phrases import at, edit, evidence, level
+from stayfinite.rules.source.phrases import at, edit, evidence, level, unguarded
 
 
 class LogOfProbability(Rule[SourceFile]):
@@ -42,12 +42,10 @@ class LogOfProbability(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("log"):
-            value = operation.operands[0] if operation.operands else None
-            made = value.made if value is not None else None
-            if value is None or made is None or made.name not in ("softmax", "sigmoid") or operation.guarded:
-                continue
-            if not value.reaches(0.0):
+        for operation in unguarded(subject, "log"):
+            value = operation.operands[0]
+            made = value.made
+            if made is None or made.name not in ("softmax", "sigmoid") or not value.reaches(0.0):
                 continue
             stable = "F.log_softmax(x, dim)" if made.name == "softmax" else "F.logsigmoid(x)"
             yield self.finding(

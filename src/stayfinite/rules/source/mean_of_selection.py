@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence, level, taken_out
+from stayfinite.rules.source.phrases import at, evidence, level, taken_out, unguarded
 
 
 class MeanOfEmptySelection(Rule[SourceFile]):
@@ -38,9 +38,9 @@ class MeanOfEmptySelection(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("mean"):
-            value = operation.operands[0] if operation.operands else None
-            if value is None or operation.guarded or operation.selected or operation.no_grad:
+        for operation in unguarded(subject, "mean"):
+            value = operation.operands[0]
+            if operation.selected or operation.no_grad:
                 continue
             if not value.has("picked") or value.grad is False or taken_out(subject, operation):
                 continue

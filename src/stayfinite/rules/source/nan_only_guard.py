@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.rules.source.phrases import at
 
 
 class GuardBlindToInf(Rule[SourceFile]):
@@ -53,7 +54,5 @@ class GuardBlindToInf(Rule[SourceFile]):
                     f"`if {guard.test}` lets an infinite {blind[0]} pass",
                     fix=f"use torch.isfinite({blind[0]}), which covers NaN and Inf",
                     evidence={"test": guard.test, "variables": blind},
-                    file=subject.path,
-                    line=guard.line,
-                    column=guard.column,
+                    **at(subject, guard),
                 )

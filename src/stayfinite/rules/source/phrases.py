@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from stayfinite.findings import Severity
-from stayfinite.findings.subjects.source_file import Operation, SourceFile, Value
+from stayfinite.findings.subjects.source_file import Event, Guard, NamedConstant, Operation, SourceFile, Value
 
 _WORDS = {
     "softmax": "a softmax, which underflows to exactly 0",
@@ -39,9 +40,9 @@ _WORDS = {
 }
 
 
-def at(subject: SourceFile, operation: Operation) -> dict[str, Any]:
+def at(subject: SourceFile, placed: Operation | Event | Guard | NamedConstant) -> dict[str, Any]:
     """file, line and column of a finding."""
-    return {"file": subject.path, "line": operation.line, "column": operation.column}
+    return {"file": subject.path, "line": placed.line, "column": placed.column}
 
 
 def level(operation: Operation, usual: Severity) -> Severity:
@@ -115,10 +116,19 @@ def selected_later(subject: SourceFile, operation: Operation) -> bool:
     )
 
 
+def unguarded(subject: SourceFile, *names: str, operands: int = 1) -> Iterator[Operation]:
+    """Operations of these names, with at least so many operands, around which no test speaks of their variables."""
+    return (o for o in subject.named(*names) if len(o.operands) >= operands and not o.guarded)
+
+
+def unprotected(subject: SourceFile, *names: str, operands: int = 1) -> Iterator[Operation]:
+    """Those of them whose result no torch.where picks up either."""
+    for operation in unguarded(subject, *names, operands=operands):
+        if not operation.selected and not selected_later(subject, operation):
+            yield operation
+
+
 def taken_out(subject: SourceFile, operation: Operation) -> bool:
     """The result leaves the graph at once: `.item()`, `.detach()` or `.cpu().numpy()` follow."""
-    lines = subject.text.splitlines()
-    if not 0 < operation.end_line <= len(lines):
-        return False
-    rest = lines[operation.end_line - 1][operation.end_column - 1 :]
+    rest = subject.line(operation.end_line)[operation.end_column - 1 :]
     return rest.lstrip(")").startswith((".item(", ".detach(", ".cpu().numpy(", ".numpy("))

@@ -14,6 +14,7 @@ from stayfinite.rules.source.phrases import (
     level,
     origin,
     taken_out,
+    unguarded,
 )
 
 
@@ -51,9 +52,7 @@ class PowerBelowOneAtZero(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("pow"):
-            if len(operation.operands) < 2 or operation.guarded:
-                continue
+        for operation in unguarded(subject, "pow", operands=2):
             base, exponent = operation.operands[:2]
             if (
                 not base.known

@@ -29,8 +29,7 @@ def probability_by_use(subject: SourceFile, operation: Operation) -> bool:
     if _NAME.search(argument):
         return True
     name = re.escape(argument)
-    lines = subject.text.splitlines()
-    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    line = subject.line(operation.line)
     if re.search(rf"(?<![\w.]){name}\s*\*\s*(torch\.log\(\s*{name}\s*\)|{name}\.log\(\))", line):
         return True
     if re.search(rf"kl_div\(\s*(torch\.log\(\s*{name}\s*\)|{name}\.log\(\))", line):

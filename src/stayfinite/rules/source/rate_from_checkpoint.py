@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.rules.source.phrases import at
 
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax")
 
@@ -61,9 +62,7 @@ class RateTakenFromCheckpoint(Rule[SourceFile]):
                         fix="set the rate again in param_groups (lr and initial_lr) after "
                         "loading, and print old and new",
                         evidence={"optimizer_lines": sorted(made)},
-                        file=subject.path,
-                        line=event.line,
-                        column=event.column,
+                        **at(subject, event),
                     )
                     return
 

@@ -41,9 +41,8 @@ class ScheduleWithoutEnd(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        lines = subject.text.splitlines()
         for operation in subject.named("LambdaLR"):
-            text = operation.text or (lines[operation.line - 1] if operation.line <= len(lines) else "")
+            text = operation.text or subject.line(operation.line)
             match = re.search(r"lambda\s+(\w+)\s*:\s*(.+)", text)
             if match is None:
                 continue

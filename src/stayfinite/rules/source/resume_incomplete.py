@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.rules.source.phrases import at
 
 _PART = re.compile(r"model|net|opt|sched|scaler|ema|student|teacher|encoder|decoder|critic|actor|policy|head")
 
@@ -64,9 +65,7 @@ class ResumeWithoutOptimizer(Rule[SourceFile]):
                     "moments start empty at a late rate",
                     fix="load the optimizer's state too, before the scheduler's",
                     evidence={"loaded": sorted(set(loaded))},
-                    file=subject.path,
-                    line=event.line,
-                    column=event.column,
+                    **at(subject, event),
                 )
                 return
         scalers = list(subject.named("GradScaler"))
@@ -84,7 +83,5 @@ class ResumeWithoutOptimizer(Rule[SourceFile]):
             "it starts at 65536 again",
             fix="save scaler.state_dict() and load it on resume",
             evidence={"loaded": sorted(set(loaded))},
-            file=subject.path,
-            line=scalers[0].line,
-            column=scalers[0].column,
+            **at(subject, scalers[0]),
         )

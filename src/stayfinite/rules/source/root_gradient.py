@@ -15,6 +15,7 @@ from stayfinite.rules.source.phrases import (
     level,
     origin,
     taken_out,
+    unguarded,
 )
 
 
@@ -50,15 +51,9 @@ class RootGradientAtZero(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("sqrt", "rsqrt"):
-            value = operation.operands[0] if operation.operands else None
-            if (
-                value is None
-                or not value.known
-                or operation.guarded
-                or operation.selected
-                or just_made(value)
-            ):
+        for operation in unguarded(subject, "sqrt", "rsqrt"):
+            value = operation.operands[0]
+            if not value.known or operation.selected or just_made(value):
                 continue
             starts = value.has("starts_at_zero")
             if not starts and (value.low < 0 or not value.reaches(0.0)):

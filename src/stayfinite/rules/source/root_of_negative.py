@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile, Value
-from stayfinite.rules.source.phrases import at, evidence, interval, level
+from stayfinite.rules.source.phrases import at, evidence, interval, level, unguarded
 
 
 class RootCanBeNegative(Rule[SourceFile]):
@@ -40,9 +40,9 @@ class RootCanBeNegative(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("sqrt", "rsqrt"):
-            value = operation.operands[0] if operation.operands else None
-            if value is None or not value.known or operation.guarded or value.kind == "number":
+        for operation in unguarded(subject, "sqrt", "rsqrt"):
+            value = operation.operands[0]
+            if not value.known or value.kind == "number":
                 continue
             if value.low >= 0 or not _difference_or_raw(value) or operation.selected:
                 continue

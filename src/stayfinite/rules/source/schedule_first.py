@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import before, exclusive
+from stayfinite.rules.source.phrases import at
 
 
 class SchedulerBeforeOptimizer(Rule[SourceFile]):
@@ -57,8 +58,6 @@ class SchedulerBeforeOptimizer(Rule[SourceFile]):
                     f"{schedule.subject}.step() comes before the optimizer's step (line {steps[0].line})",
                     fix="step the optimizer first, then the scheduler",
                     evidence={"step": steps[0].line},
-                    file=subject.path,
-                    line=schedule.line,
-                    column=schedule.column,
+                    **at(subject, schedule),
                 )
                 break

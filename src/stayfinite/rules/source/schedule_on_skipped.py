@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import exclusive
+from stayfinite.rules.source.phrases import at
 
 
 class SchedulerAheadOfScaler(Rule[SourceFile]):
@@ -56,8 +57,6 @@ class SchedulerAheadOfScaler(Rule[SourceFile]):
                     fix="step the scheduler only if the scale did not fall: compare "
                     "scaler.get_scale() around scaler.update()",
                     evidence={"scaler_step": step.line},
-                    file=subject.path,
-                    line=schedule.line,
-                    column=schedule.column,
+                    **at(subject, schedule),
                 )
                 break

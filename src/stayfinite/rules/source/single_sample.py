@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import Operation, SourceFile
-from stayfinite.rules.source.phrases import at, evidence
+from stayfinite.rules.source.phrases import at, evidence, unguarded
 
 
 class DeviationOfOneSample(Rule[SourceFile]):
@@ -40,9 +40,7 @@ class DeviationOfOneSample(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("std", "var"):
-            if not operation.operands or operation.guarded:
-                continue
+        for operation in unguarded(subject, "std", "var"):
             value = operation.operands[0]
             correction = operation.options.get("correction") or operation.options.get("unbiased")
             if correction is not None and correction.const in (0, False):
@@ -83,6 +81,5 @@ def _advantages(subject: SourceFile, operation: Operation) -> bool:
         return False
     if not re.fullmatch(r"(\w+\.)?\w*(adv|advs|advantage|advantages)\w*", name, re.IGNORECASE):
         return False
-    lines = subject.text.splitlines()
-    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    line = subject.line(operation.line)
     return f"{name}.mean()" in line

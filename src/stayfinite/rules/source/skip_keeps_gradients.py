@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import before
+from stayfinite.rules.source.phrases import at
 
 
 class SkipKeepsBadGradients(Rule[SourceFile]):
@@ -60,7 +61,5 @@ class SkipKeepsBadGradients(Rule[SourceFile]):
                     "gradients for the next batch",
                     fix="call optimizer.zero_grad() before continue, or at the head of the loop",
                     evidence={"backward": backward.line},
-                    file=subject.path,
-                    line=leave.line,
-                    column=leave.column,
+                    **at(subject, leave),
                 )

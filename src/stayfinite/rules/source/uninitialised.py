@@ -78,8 +78,7 @@ def _initialised(subject: SourceFile, operation: Operation) -> bool:
     """The parameter's own name stands in a call that fills it, or the file fills all parameters in a loop."""
     if _FILLS_ALL.search(subject.text) or "load_state_dict" in subject.calls:
         return True
-    lines = subject.text.splitlines()
-    line = lines[operation.line - 1] if 0 < operation.line <= len(lines) else ""
+    line = subject.line(operation.line)
     match = re.search(r"([\w.]+)\s*(?::[^=]+)?=\s*[\w.]*Parameter\(|register_buffer\(\s*['\"](\w+)", line)
     if match is None:
         return True  # where it goes is not seen

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
 from stayfinite.rules.source.order import before, exclusive, implied
+from stayfinite.rules.source.phrases import at
 
 
 class UnscaleTwice(Rule[SourceFile]):
@@ -56,8 +57,6 @@ class UnscaleTwice(Rule[SourceFile]):
                         f"unscale_ of {second.subject} was already called at line {first.line}",
                         fix="unscale once, after backward; scaler.step knows that it was done",
                         evidence={"first": first.line, "optimizer": second.subject},
-                        file=subject.path,
-                        line=second.line,
-                        column=second.column,
+                        **at(subject, second),
                     )
                     break

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
-from stayfinite.rules.source.phrases import at, evidence, level, selected_later
+from stayfinite.rules.source.phrases import at, evidence, level, unprotected
 
 
 class ZeroVectorNormalised(Rule[SourceFile]):
@@ -40,11 +40,7 @@ class ZeroVectorNormalised(Rule[SourceFile]):
     severity = Severity.WARNING
 
     def check(self, subject: SourceFile) -> Iterator[Finding]:
-        for operation in subject.named("div", "normalize"):
-            if not operation.operands or operation.guarded or operation.selected:
-                continue
-            if selected_later(subject, operation):
-                continue
+        for operation in unprotected(subject, "div", "normalize"):
             if operation.name == "normalize":
                 value = operation.operands[0]
                 if not value.has("zero_rows") or operation.no_grad:

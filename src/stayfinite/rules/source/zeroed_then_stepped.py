@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.source_file import SourceFile
+from stayfinite.rules.source.phrases import at
 
 
 class ZeroedGradientsStepped(Rule[SourceFile]):
@@ -48,7 +49,5 @@ class ZeroedGradientsStepped(Rule[SourceFile]):
                     "and weight decay still move weights",
                     fix="leave the update out: optimizer.zero_grad(); continue",
                     evidence={"test": guard.test},
-                    file=subject.path,
-                    line=guard.line,
-                    column=guard.column,
+                    **at(subject, guard),
                 )

@@ -25,13 +25,11 @@ class _Group:
     def __init__(self, weights: int, beta2: float | None) -> None:
         self.weights, self.beta2 = weights, beta2
         self.norms = 0  # of the weights, and behind them of their gradients
-        self.remembered: list[
-            tuple[int, int]
-        ] = []  # which weight, and where the sum of its mean squares stands
+        # which weight, and where the sum of its mean squares stands
+        self.remembered: list[tuple[int, int]] = []
         self.step: int | None = None
-        self.update: tuple[int, int, float] | None = (
-            None  # changes, weights behind them, and how many of each
-        )
+        # changes, weights behind them, and how many of each
+        self.update: tuple[int, int, float] | None = None
 
 
 class GroupVitals:
@@ -43,9 +41,8 @@ class GroupVitals:
         self._shares: list[tuple[int, int]] = []
         self._samplers: dict[tuple[int, int], UpdateSampler] = {}  # by optimizer and group
         self._begun: list[tuple[int, int]] = []
-        self._made: dict[
-            tuple[int, int], tuple[list[Tensor], float]
-        ] = {}  # the last update, if it was measured
+        # the last update, if it was measured
+        self._made: dict[tuple[int, int], tuple[list[Tensor], float]] = {}
 
     @torch.no_grad()
     def gathered(self, optimizers: Sequence[Optimizer]) -> None:

@@ -28,9 +28,8 @@ class Schedule:
         self._spent = self._lived = 0.0
         self._origin = 0  # from where intervals are counted
         self._dense_left = _DENSE_SAMPLES
-        self._due = (
-            math.inf
-        )  # from this step on it is looked at, as often as is allowed while something grows
+        # from this step on it is looked at, as often as is allowed while something grows
+        self._due = math.inf
         self.urgent = False  # something grows towards a limit
 
     def wants(self, step: int) -> bool:

@@ -17,9 +17,8 @@ _LARGEST_SUBNORMAL = {
 
 
 class Counts(NamedTuple):
-    scalars: tuple[
-        Tensor, Tensor
-    ]  # elements that are not 0, and elements that are not below the normal numbers
+    # elements that are not 0, and elements that are not below the normal numbers
+    scalars: tuple[Tensor, Tensor]
     numel: int
 
 
