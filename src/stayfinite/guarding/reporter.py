@@ -13,6 +13,7 @@ import torch
 from stayfinite.findings import Finding, Incident, Json, Severity
 from stayfinite.findings.subjects.run_record import StepRecord
 from stayfinite.guarding.attempt import StepResult
+from stayfinite.hooks import missing
 from stayfinite.observers.history import RunHistory
 from stayfinite.recover.ladder import Counters
 from stayfinite.report.progress import Progress, Says
@@ -61,6 +62,7 @@ class RunReporter:
         self._progress = Progress(says)
         self._streak: _Streak | None = None
         self._found: set[str] = set()  # codes of what was said
+        self._missing = 0  # how many names that torch does not have were said
         self.path = self._journal.path
         self.explained: Incident | None = None  # the last failure whose birth was found
 
@@ -144,6 +146,7 @@ class RunReporter:
         what: str | None = None,
     ) -> StepResult:
         """Record a step and make its result."""
+        self._say_what_is_missing()
         step = self.step
         line = self._journal.step(step, verdict, rates, started, action, what)
         self._progress.step(line, counters.to_dict())
@@ -160,6 +163,13 @@ class RunReporter:
         if applied and self._streak is not None and step - self._streak.last >= _STREAK_ENDS:
             self._end_streak()
         return StepResult(step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components)
+
+    def _say_what_is_missing(self) -> None:
+        """What this version of torch does not let us hear: said once, and the run goes on without it."""
+        sentences = missing()
+        for sentence in sentences[self._missing :]:
+            self.tell("warning", sentence)
+        self._missing = len(sentences)
 
     def of_incident(self, incident: Incident, *, goes_on: bool) -> Path | None:
         """File a failure; show it the first time, and give the folder it is in then."""
