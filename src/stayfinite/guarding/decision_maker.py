@@ -307,9 +307,12 @@ class DecisionMaker:
         versions = [p._version for p in parameters]
 
         def noting() -> Any:
+            nonlocal value
             loss, first = closure(), not window.losses
             if loss is not None:
                 window.losses.append(as_loss(torch.as_tensor(loss).detach()))
+            if value is None:
+                value = loss  # what step(closure) gives if it is ended here: loops call float() on it
             if first and self._run.refuses and [p._version for p in parameters] == versions:
                 self._owner.look_at_evaluation(optimizer)
             return loss
