@@ -80,6 +80,10 @@ class ScalerFacts:
         0  # gradients of a scaled loss that went into another loss, by a script that never read the scale
     )
     penalty: Place = Place()
+    unscaled_losses: int = (
+        0  # updates through the scaler, of a loss that it had not scaled (unless its scale is read)
+    )
+    unscaled_loss: Place = Place()  # where that loss went backward
 
 
 @dataclass(frozen=True, slots=True)
