@@ -6,6 +6,7 @@ from stayfinite.findings.incident import TensorSummary
 from stayfinite.findings.mechanism.domains import also_logged
 from stayfinite.findings.mechanism.kind import Kind, Mechanism
 from stayfinite.findings.mechanism.operands import (
+    CLAMPS,
     DIVISIONS,
     behind,
     by_autograd,
@@ -241,7 +242,9 @@ def _difference_of_columns(operand: Operand) -> bool:
         return False
     before = [producer.name for producer in operand.producers if producer.distance > difference.distance]
     after = [producer.name for producer in operand.producers if producer.distance < difference.distance]
-    return all(name in _RAW for name in before) and all(name in _RESCALED for name in after)
+    # What was cut at a border (a crop, the edge of an image) was moved and scaled before: still coordinates.
+    legal = (*_RAW, *_RESCALED, *CLAMPS, "sub") if any(name in CLAMPS for name in before) else _RAW
+    return all(name in legal for name in before) and all(name in _RESCALED for name in after)
 
 
 def _layer(birth: TracedBirth) -> Mechanism | None:
