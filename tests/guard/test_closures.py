@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,24 @@ def test_a_bad_loss_is_no_bad_update(kind: Any, tmp_path: Path) -> None:
     assert (incident["trigger"], incident["phase"], incident["birth"]["line"]) == ("loss", "forward", born)
     before, after = weights[BAD - 1], weights[BAD]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_a_refused_step_gives_its_loss_all_the_same(tmp_path: Path) -> None:
+    """`losses.append(optimizer.step(closure).item())` is how L-BFGS is used: None would end the script."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    given: list[float] = []
+    batches = [torch.rand(4, 3), torch.full((4, 3), float("nan")), torch.rand(4, 3)]
+    with Guard(model, optimizer, run_dir=tmp_path, policy="skip", quiet=True, prove="off") as guard:
+        for batch in guard.watch(batches):
+
+            def closure(batch: Tensor = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = model(batch).square().mean()
+                loss.backward()
+                return loss
+
+            given.append(optimizer.step(closure).item())
+        assert guard.counters.skipped == 1
+    assert [math.isnan(loss) for loss in given] == [False, True, False]

@@ -196,6 +196,75 @@ for step in range(4):
     + STEP
     + "bad = False\n"
 )
+LENGTHS = (
+    HEAD
+    + """net = nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(4):
+    seen = torch.ones(8, 1)
+    if step == 2:
+        seen[5] = 0.0
+    move = net(torch.randn(8, 3)) * seen
+    loss = ((torch.hypot(move[:, 0], move[:, 1]) - 1).square() * seen[:, 0]).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+ASPECT = (
+    "import math\n"
+    + HEAD
+    + """net = nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(4):
+    x = torch.rand(8, 4)
+    w, h = x[:, 0] * (x[:, 2] > 0.1), x[:, 1] * (x[:, 2] > 0.1)
+    a, b = net(x).exp().unbind(1)
+    loss = (4 / math.pi**2 * (torch.atan(w / h) - torch.atan(a / b)) ** 2).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+PRUNED = (
+    HEAD
+    + """net = nn.Linear(3, 4)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(4):
+    share = (net(torch.randn(8, 3)) * (5.0 if step == 2 else 0.1)).softmax(-1)
+    share = share * (share > 0.02)
+    share = share / share.sum(-1, keepdim=True)
+    loss = -torch.logsumexp(share.log() + torch.randn(8, 4), -1).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+FULL_THROTTLE = (
+    HEAD
+    + """net = nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(4):
+    pedal = torch.rand(8)
+    if step == 2:
+        pedal[5] = 1.0
+    alpha, beta = (nn.functional.softplus(net(torch.randn(8, 3))) + 1).unbind(1)
+    loss = -torch.distributions.Beta(alpha, beta).log_prob(pedal).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
+DRY_HOURS = (
+    HEAD
+    + """net = nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+for step in range(4):
+    rain = 20 * torch.rand(8)
+    if step == 2:
+        rain[5] = 0.0
+    shape, rate = (nn.functional.softplus(net(torch.randn(8, 3))) + 0.1).unbind(1)
+    loss = -torch.distributions.Gamma(shape, rate, validate_args=False).log_prob(rain).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(net.weight).all()\n"
+)
 NEVER_WRITTEN = (
     HEAD
     + """torch.use_deterministic_algorithms(True)  # fills it with NaN, so that this fails every time
@@ -245,6 +314,13 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
             RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio", marks=pytest.mark.long
         ),
         pytest.param(UNIT, "eps-inside", ".clamp_min(1e-12).rsqrt()", id="unit"),
+        pytest.param(LENGTHS, "eps-inside", ".square()).clamp_min(1e-12).sqrt()", id="lengths"),
+        # 4 / math.pi ** 2 on the same line divides by a number, which has no clamp_min.
+        pytest.param(ASPECT, "guarded-division", "torch.where(h == 0", id="aspect"),
+        # log_softmax instead would learn from what was pruned.
+        pytest.param(PRUNED, "log-floor", "share.clamp_min(1e-30).log()", id="pruned"),
+        pytest.param(FULL_THROTTLE, "domain-margin", "pedal.clamp(1e-6, 1 - 1e-6)", id="full-throttle"),
+        pytest.param(DRY_HOURS, "domain-margin", "rain.clamp_min(1e-6)", id="dry-hours"),
         pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
         pytest.param(TRUST, "guarded-division", "p.norm() / p.grad.norm().clamp_min(1e-6)", id="trust"),
         pytest.param(

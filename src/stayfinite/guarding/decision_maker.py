@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from stayfinite.findings.subjects.run_record import Place
 from stayfinite.guarding.attempt import Outcome, Refusal
 from stayfinite.guarding.next_forward import NextForward
 from stayfinite.guarding.refusal_handler import RefusalHandler
@@ -30,6 +31,7 @@ class _Backward:
 
     loss: Loss
     optimizers: list[Optimizer]  # whose parameters it reached
+    unscaled: Place | None = None  # its line, if no scaler has scaled the loss where there is one
 
 
 @dataclass(slots=True)
@@ -193,7 +195,8 @@ class DecisionMaker:
         self.put_back_aftermath(optimizers)
         self.trained = True
         loss = Loss(self._unscaled(roots), {})
-        self._undecided.append(_Backward(loss, optimizers))
+        unscaled = self._run.observers.scalers.unscaled_backward(roots)
+        self._undecided.append(_Backward(loss, optimizers, unscaled))
         window = self._owner.open_window()
         window.losses.append(loss)
         window.reading = None
@@ -243,6 +246,7 @@ class DecisionMaker:
         all_of_them = [o for backward in ours for o in backward.optimizers]
         beside = [o for o in self._run.state.optimizers if o is not optimizer and o in all_of_them]
         losses = [backward.loss for backward in ours] if ours else None
+        self._run.observers.scalers.answers(optimizer, [backward.unscaled for backward in ours])
         outcome = self._owner.look(self._owner.gather([optimizer], step, beside, losses))
         self._decision = _Decision(outcome, beside)
         if not self._run.refuses:
@@ -306,9 +310,12 @@ class DecisionMaker:
         versions = [p._version for p in parameters]
 
         def noting() -> Any:
+            nonlocal value
             loss, first = closure(), not window.losses
             if loss is not None:
                 window.losses.append(as_loss(torch.as_tensor(loss).detach()))
+            if value is None:
+                value = loss  # what step(closure) gives if it is ended here: loops call float() on it
             if first and self._run.refuses and [p._version for p in parameters] == versions:
                 self._owner.look_at_evaluation(optimizer)
             return loss

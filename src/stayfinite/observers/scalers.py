@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from stayfinite.findings.subjects.run_record import Place, ScalerFacts, StepReco
 from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.observers.ownership import Hear
+from stayfinite.observers.unscaled_losses import UnscaledLosses
 from stayfinite.replay.measure import is_bad
 from stayfinite.replay.sites import called_by_us
 from stayfinite.replay.tracer import unfollowed
@@ -43,6 +44,8 @@ class ObservedScaler:
     stepped_again: int = 0  # steps that the script made by itself right after those
     penalties: int = 0  # gradients of a scaled loss that were made part of another loss
     penalty: Place = _NOWHERE
+    unscaled_losses: int = 0  # updates of a loss that was not scaled
+    unscaled_loss: Place = _NOWHERE
     scale_read: int = 0  # how often the script asked for the scale
     scaled: bool = False  # a loss was scaled and the gradients are not unscaled yet
     unscaled: set[int] = field(default_factory=set)
@@ -61,6 +64,7 @@ class ScalerObserver:
         # what was made of a loss by scaling, and the loss itself
         self._scaled_losses: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         self._looking = False
+        self._unscaled_losses = UnscaledLosses()
         self.on_created: Callable[[], None] | None = None
         self.on_skip: Callable[[torch.optim.Optimizer, bool], None] | None = None
         """A scaler has skipped an update; was the loss itself bad, whatever the scale?"""
@@ -107,6 +111,9 @@ class ScalerObserver:
             return result
         seen.scaled, seen.unscaled, seen.stepped = True, set(), set()
         given = args[0] if args else kwargs.get("outputs")
+        self._unscaled_losses.scaled(
+            1 if isinstance(given, torch.Tensor) else 2
+        )  # of several none is known below
         if isinstance(result, torch.Tensor) and isinstance(given, torch.Tensor) and result.numel() == 1:
             before = given.detach()
             self._scaled_losses = [*self._scaled_losses[-7:], (weakref.ref(result), before)]
@@ -117,6 +124,16 @@ class ScalerObserver:
     def before_scaling(self, loss: torch.Tensor) -> torch.Tensor | None:
         """The loss that this one is a multiple of; None where no scaler made it."""
         return next((given for known, given in self._scaled_losses if known() is loss), None)
+
+    def unscaled_backward(self, roots: Sequence[torch.Tensor]) -> Place | None:
+        """A backward pass is over: its line, if it began at a loss that no scaler has scaled."""
+        known = [self.before_scaling(root) is not None for root in roots]
+        unscaled = self._unscaled_losses.is_unscaled(known, all(root.numel() == 1 for root in roots))
+        return here() if unscaled and self.known else None
+
+    def answers(self, optimizer: torch.optim.Optimizer, unscaled: Sequence[Place | None]) -> None:
+        """An optimizer is about to make its update of losses: the lines of those that were not scaled."""
+        self._unscaled_losses.answered(id(optimizer), unscaled)
 
     def scale(self) -> torch.Tensor | None:
         """The scale that is in the losses now, as it lies on the device."""
@@ -173,6 +190,9 @@ class ScalerObserver:
         if seen is None:
             return result
         seen.stepped.add(id(optimizer))
+        place = self._unscaled_losses.stepped(id(optimizer))
+        if place is not None:
+            seen.unscaled_losses, seen.unscaled_loss = seen.unscaled_losses + 1, place
         if known.steps > before:
             self._has_stepped(seen)
         else:
@@ -222,6 +242,7 @@ class ScalerObserver:
         seen = self.find(scaler)
         if seen is not None:
             seen.scaled, seen.stepped = False, set()
+            self._unscaled_losses.updated()
         return result
 
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
@@ -233,6 +254,8 @@ class ScalerObserver:
                 seen.stepped_again += 1
             elif id(optimizer) in seen.unscaled:  # a guard steps it, after a look of its own
                 self._has_stepped(seen)
+        if self._unscaled_losses.is_untouched(id(optimizer)):
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self.scale_in(parameters) is not None:
             seen = next(w for w in self.known if w.scaled and w.scaler() is not None)
@@ -277,6 +300,8 @@ class ScalerObserver:
                 stepped_again=w.stepped_again,
                 penalties=0 if w.scale_read else w.penalties,
                 penalty=w.penalty,
+                unscaled_losses=0 if w.scale_read else w.unscaled_losses,
+                unscaled_loss=w.unscaled_loss,
             )
             for w in self.known
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import zeroed_by
 from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update
 from stayfinite.prove.stage import Stage
 from stayfinite.prove.trial import TrialResult
@@ -72,6 +73,9 @@ def judged(
         return "distorts", ruin
     if not all(one.is_cure for one in remedies):
         return "unclear", "finite, but what made the numbers so large is as it was"
+    left = next((why for one in remedies if (why := one.leaves(case)) is not None), None)
+    if left is not None:
+        return "unclear", left
     if control and newest.trains_otherwise:
         # Every update is another one, so this is another course of the weights: no word on the place that failed.
         return "unclear", "finite, on another course of the weights that did not come to this place"
@@ -115,8 +119,9 @@ def has_smooth_form(case: Case) -> bool:
 
     What a smooth function has rounded to 0 has a gradient in log space; so has an exponential that overflows and
     reaches the loss through a logarithm or a ratio of exponentials only, and a sum of them that vanishes and divides.
-    Not so a row without any valid entry, bad data, labels that cannot be aligned, an exponential that is itself a term
-    of the loss, or 0 times Inf that a mask leaves out: there a gradient of 0 is right, or all that there is.
+    Not so what a mask has set to 0, a row without any valid entry, bad data, labels that cannot be aligned, an
+    exponential that is itself a term of the loss, or 0 times Inf that a mask leaves out: there a gradient of 0 is
+    right, or all that there is.
     """
     operand = case.operand
     trained = operand is not None and (operand.requires_grad or case.birth.phase == "backward")
@@ -129,7 +134,11 @@ def has_smooth_form(case: Case) -> bool:
     taken = case.kind in (Kind.LOG_OF_ZERO, Kind.RATIO_INTO_LOG) or (
         case.kind is Kind.EPS_VANISHED and case.op in _LOGARITHMS
     )
-    return taken and operand.made_by(*_SMOOTH, within=_NEAR) is not None
+    smooth = operand.made_by(*_SMOOTH, within=_NEAR)
+    masked = zeroed_by(operand, within=_NEAR)
+    if smooth is not None and masked is not None and masked.distance < smooth.distance:
+        return False  # the zeros are the mask's
+    return taken and smooth is not None
 
 
 def leaves_the_update(case: Case, remedies: Sequence[Remedy]) -> str | None:

@@ -166,4 +166,4 @@ class Ladder:
                 f"stopped because less than {self.policy.min_applied:.0%} of the last "
                 f"{self.policy.min_applied_window} steps could be applied"
             )
-        return f"stopped after {self.counters.rollbacks} rollbacks"
+        return f"stopped after {self.counters.rollbacks} rollbacks" if self.counters.rollbacks else "stopped"

@@ -1,4 +1,4 @@
-"""A margin at the edge of the domain of acos, asin, atanh, erfinv and their like."""
+"""A margin at the edge of a domain: of acos, asin, atanh, erfinv and their like, and of a distribution's support."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.floors import margin, next_to_one
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
-from stayfinite.remedies.source import Edit, argument, called, with_argument
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, with_argument
 
 _BOTH = ("acos", "asin", "atanh", "erfinv", "arccos", "arcsin", "arctanh")
 _FROM_ONE = ("acosh", "arccosh")
@@ -20,6 +20,10 @@ class DomainMargin(Remedy):
     sentence = "keep the argument a margin away from the edge of the domain"
     kinds = frozenset({Kind.INVERSE_AT_EDGE})
     rank = 2
+
+    def fits(self, case: Case) -> bool:
+        """Also an observed value on the edge of a distribution's support: a logarithm inside of torch's log_prob."""
+        return case.kind in self.kinds or (case.kind is Kind.LOG_OF_ZERO and _observed(case))
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """A margin that bounds the slope; where healthy values lie within that, the last number before the edge."""
@@ -42,4 +46,27 @@ class DomainMargin(Remedy):
             text = with_argument(node, site, 0, f"{site.term(inside)}.{bounds}")
             if text is not None:
                 found.append(site.replace(node, text))
-        return found
+        return found or _inside_of_the_support(case, site, eps)
+
+
+def _observed(case: Case) -> bool:
+    """What the logarithm is taken of was given, not computed by the model: nothing is learnt through it."""
+    return case.operand is not None and not case.operand.learnt
+
+
+def _inside_of_the_support(case: Case, site: SourceSite, eps: str) -> list[Edit]:
+    """log_prob(x.clamp(eps, 1 - eps)), where the line calls one of torch's: its own code is not the script's."""
+    if not _observed(case):
+        return []
+    bounds = f"clamp_min({eps})"
+    if case.kind is Kind.INVERSE_AT_EDGE:
+        bounds = f"clamp(-1 + {eps}, 1 - {eps})"  # the tanh of a normal distribution
+    elif case.operand is not None and case.operand.made_by("rsub", within=2) is not None:
+        bounds = f"clamp({eps}, 1 - {eps})"  # 1 - x is taken the logarithm of as well: Beta
+    found: list[Edit] = []
+    for node in site.calls("log_prob"):
+        value = argument(node, site, 1, "value")
+        text = with_argument(node, site, 1, f"{site.term(value)}.{bounds}") if value is not None else None
+        if text is not None:
+            found.append(site.replace(node, text))
+    return found

@@ -73,6 +73,11 @@ def _with_eps(node: ast.expr, site: SourceSite, eps: str) -> str | None:
         return f"{variance}.clamp_min({eps}).sqrt()"
     if name in ("norm", "vector_norm"):
         return _norm(node, values, site, eps)
+    if name == "hypot":
+        other = argument(node, site, 1, "other")
+        if other is None:
+            return None
+        return f"({site.term(values)}.square() + {site.term(other)}.square()).clamp_min({eps}).sqrt()"
     return None
 
 

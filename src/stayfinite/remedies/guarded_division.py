@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.floors import margin
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
-from stayfinite.remedies.source import Edit, SourceSite, argument, new_name, with_argument
+from stayfinite.remedies.source import Edit, SourceSite, argument, called, new_name, with_argument
 
 _COUNTS = ("count", "sum of a mask", "a count")
+_NUMBERS = ("math",)  # modules whose attributes are numbers, or make them
 
 
 class GuardedDivision(Remedy):
@@ -27,11 +28,16 @@ class GuardedDivision(Remedy):
     cuts_off = True
 
     def ways(self, case: Case) -> Iterator[Prescription]:
-        """A floor that is close to 0 may give an update as absurd as the division did: then 1 in place of each 0."""
+        """A floor that is close to 0 may give an update as absurd as the division did: then 1 in place of each 0. Of
+        several divisions on the line one alone may be what can be guarded: the others divide by plain numbers."""
         yield from super().ways(case)
-        replaced = tuple(self._edits(case, zeros_only=True)) if case.site is not None else ()
-        if replaced and case.site is not None and list(replaced) != self.edits(case):
-            yield Prescription(self, case.site.file, replaced)
+        if case.site is None:
+            return
+        floors, replaced = self.edits(case), self._edits(case, zeros_only=True)
+        if replaced and replaced != floors:
+            yield Prescription(self, case.site.file, tuple(replaced))
+        for one in floors if len(floors) > 1 else ():
+            yield Prescription(self, case.site.file, (one,))
 
     def edits(self, case: Case) -> list[Edit]:
         return self._edits(case, zeros_only=False)
@@ -42,7 +48,7 @@ class GuardedDivision(Remedy):
         found: list[Edit] = []
         for node in site.operations("div"):
             divisor = argument(node, site, 1, "other")
-            if divisor is None or isinstance(divisor, ast.Constant):
+            if divisor is None or _is_number(divisor):
                 continue
             guarded = _without_zeros(site, divisor) if zeros_only else self._guarded(case, divisor)
             text = with_argument(node, site, 1, guarded) if guarded is not None else None
@@ -72,3 +78,19 @@ def _without_zeros(site: SourceSite, divisor: ast.expr) -> str | None:
 
 def _where(torch: str, first: str, again: str) -> str:
     return f"{torch}.where({first} == 0, {torch}.ones_like({again}), {again})"
+
+
+def _is_number(node: ast.expr) -> bool:
+    """A number of Python, by its form: a constant, math.pi, len(x), x.shape[0], and arithmetic of these."""
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id in _NUMBERS
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    if isinstance(node, ast.Call):
+        of_module = isinstance(node.func, ast.Attribute) and _is_number(node.func)
+        return of_module or called(node) in ("len", "numel", "size", "item", "dim")
+    return isinstance(node, ast.Constant)

@@ -31,6 +31,12 @@ class Imputed(Remedy):
             "inf->nan",
         )
 
+    def leaves(self, case: Case) -> str | None:
+        """A bad value in some samples is one thing, a column that is bad in all of them another."""
+        if case.kind is Kind.CAME_IN and case.birth.fact("bad_columns"):
+            return "finite, but a column that was NaN in every sample is 0 in every sample: what makes it so stays"
+        return None
+
     def ways(self, case: Case) -> Iterator[Prescription]:
         """Where they enter in the source; else, or where more of them enter elsewhere, where modules are given data."""
         yield from (way for way in super().ways(case) if way.edits)

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import zeroed_by
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.remedies.kept_logarithms import KeptLogarithms
 from stayfinite.remedies.log_space import LogSpace
 from stayfinite.remedies.remedy import Case, Remedy
@@ -34,8 +36,13 @@ class LogitsToLoss(Remedy):
         return case.site is None or not LogSpace().edits(case)
 
     def can_act(self, case: Case) -> bool:
-        made = [o for o in case.birth.operands if o.made_by(*_MADE, within=_NEAR) is not None]
-        return bool(made) and case.op in _LOGS
+        return case.op in _LOGS and any(_is_probability(operand) for operand in case.birth.operands)
 
     def applied(self) -> AbstractContextManager[None]:
         return KeptLogarithms()
+
+
+def _is_probability(operand: Operand) -> bool:
+    """As a sigmoid or softmax made it. What a mask has set to 0 since is meant to be 0, whatever the logits say."""
+    made, masked = operand.made_by(*_MADE, within=_NEAR), zeroed_by(operand, within=_NEAR)
+    return made is not None and (masked is None or masked.distance > made.distance)

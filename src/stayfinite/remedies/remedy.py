@@ -80,6 +80,10 @@ class Remedy:
         """Whether it may cure this birth, by its mechanism."""
         return case.kind in self.kinds
 
+    def leaves(self, case: Case) -> str | None:
+        """Why a birth is not cured by it although everything is finite then; None where it is."""
+        return None
+
     def can_act(self, case: Case) -> bool:
         """Whether it would change anything: a control that is nothing is no control."""
         return True

@@ -44,7 +44,12 @@ def print_report(
 def lines(incident: Incident) -> Iterator[Text]:
     """The report, line by line."""
     errors = any(finding.severity.value == "error" for finding in incident.findings)
-    what = arrived(incident.trigger, incident.phase, [finding.code for finding in incident.findings])
+    what = arrived(
+        incident.trigger,
+        incident.phase,
+        [finding.code for finding in incident.findings],
+        born=incident.birth is not None,
+    )
     again = ", not seen again in a second run" if incident.reproduced is False else ""
     on = f" on rank {incident.rank}" if incident.world_size > 1 and incident.rank is not None else ""
     yield Text(
@@ -63,12 +68,14 @@ def lines(incident: Incident) -> Iterator[Text]:
     yield Text("")
 
 
-def arrived(trigger: str, phase: str, codes: Sequence[str]) -> str:
-    """What the run saw, in words."""
+def arrived(trigger: str, phase: str, codes: Sequence[str], *, born: bool = False) -> str:
+    """What the run saw, in words; `born`: an operation is known that made a bad value."""
     if trigger == "gradient" and "RUN020" in codes:
         return "the gradient norm is not finite"
     if trigger == "parameter" and phase == "optimizer":
         return "the optimizer's update is not finite"
+    if trigger == "parameter" and born and phase != "state":
+        return "weights or state are not finite"
     return _ARRIVED.get(trigger, trigger)
 
 

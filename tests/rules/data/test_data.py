@@ -80,6 +80,21 @@ LABEL_INVALID = {
         loss = (pred - torch.log(h)).abs().sum()  #!
         loss.backward()
     """,
+    "a box that a crop has cut to a point": """
+        corners = torch.tensor([[3, 4, 9, 9], [30, 30, 34, 38]]).float()
+        true = ((corners - 2).clamp(0, 24) / 24); net = nn.Linear(4, 2)
+        tw, th = true[:, 2] - true[:, 0], true[:, 3] - true[:, 1]
+        w, h = net(true).exp().unbind(1)
+        loss = (torch.atan(tw / th) - torch.atan(w / h)).square().mean()  #!
+        loss.backward()
+    """,
+    "boxes of a batch, as shares of the image": """
+        samples = [torch.tensor([3.0, 4.0, 9.0, 4.0 + 3 * (i != 5)]) / 24 for i in range(16)]
+        boxes = torch.utils.data.default_collate(samples)
+        w, h = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+        loss = (nn.Linear(4, 1)(boxes).squeeze(1) - w / h).square().mean()  #!
+        loss.backward()
+    """,
 }
 
 DATA_SCALE = {
@@ -135,3 +150,16 @@ def test_a_batch_is_counted_by_itself_not_by_the_table_that_it_comes_from(tmp_pa
     held = Operand(TensorSummary("batch[0]", (16, 8), "float32", nan=1))
     finding = explain(replace(result.step, batch=(held,)))[0]
     assert finding.message == "batch[0] holds 1 NaN and 0 Inf among 128 values"
+
+
+def test_a_column_that_is_bad_in_every_sample_is_no_bad_sample(tmp_path: Path) -> None:
+    """A running mean in numpy that has met an Inf: nothing is wrong with the samples that come now."""
+    source = """
+        import numpy as np
+        mean = np.array([0.0, np.nan, 0.0])
+        x = torch.from_numpy(np.arange(36.0).reshape(12, 3) - mean).float()  #!
+        loss = nn.Linear(3, 1)(x).mean(); loss.backward()
+    """
+    first = explained(source, tmp_path).findings[0]
+    assert first.code == "DAT001" and "1 of 3 columns are NaN in every sample" in first.message
+    assert "running mean" in (first.fix or "")

@@ -48,13 +48,31 @@ ADVICE = {
     ),
     "a time of zero is no weight": (
         "t = torch.tensor([1.0, 0.0])\nk = nn.Parameter(torch.tensor(0.5))\nloss = ((k - 1) * t.log()).sum()",
-        "cannot see 0",
+        "no model computed them: put a floor",
         "xlogy",
     ),
     "a mask over probabilities that leaves nothing of a sample": (
         "p = nn.Parameter(torch.zeros(2, 3)).softmax(-1)\nmask = torch.tensor([[1.0], [0.0]])\n"
         "loss = -(p * mask).sum(-1).log().mean()",
         "is a mask, leave out the samples",
+        "cannot see 0",
+    ),
+    "eigenvalues below zero are rounding": (
+        "x = nn.Parameter(torch.randn(24, 3))\nvalues = torch.linalg.eigh(x @ x.T)[0]\n"
+        "loss = values.sqrt().sum(); loss.backward()",
+        "add eps to the diagonal",
+        "geometry",
+    ),
+    "a mask of booleans": (
+        "p = nn.Parameter(torch.tensor([[3.0, -3.0]])).softmax(-1)\n"
+        "loss = torch.logsumexp((p * (p > 0.1)).log() + 1, -1).sum(); loss.backward()",
+        "zeros are those of the mask in the product",
+        "log_softmax",
+    ),
+    "a value that was observed on the edge of a distribution": (
+        "k = nn.Parameter(torch.tensor(1.5))\nx = torch.tensor([0.3, 1.0])\n"
+        "loss = -torch.distributions.Beta(k, k).log_prob(x).mean()",
+        "x.clamp(1e-6, 1 - 1e-6)",
         "cannot see 0",
     ),
     "a probability that is 0 by itself": (

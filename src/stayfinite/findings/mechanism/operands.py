@@ -21,6 +21,7 @@ DIVISIONS: Final = ("div", "reciprocal", "rsqrt", "addcdiv", "true_divide", "rem
 SANITISERS: Final = ("where", "nan_to_num", "nansum", "nanmean", "masked_fill", "index", "masked_select")
 CLAMPS: Final = ("clamp", "clamp_min", "clamp_max", "minimum", "maximum", "hardtanh")
 
+_FILLED: Final = {"masked_fill": ("value",), "where": ("self", "other")}
 _COUNTERS = ("bincount", "histc", "count_nonzero", "histogram", "unique", "unique_consecutive")
 
 
@@ -73,6 +74,17 @@ def looks_like_mask(operand: Operand) -> bool:
         or operand.made_by("ne", "eq", "gt", "lt", "ge", "le", "logical_not", "bitwise_not", "_to_copy", "to_copy",
                            "full", "zeros", "ones", "tril", "triu", "rsub") is not None
     )  # fmt: skip
+
+
+def zeroed_by(operand: Operand, within: int = 8) -> Producer | None:
+    """The nearest op upstream that puts exact zeros where a mask says so: those have not been rounded to 0."""
+    for producer in operand.producers:
+        if producer.distance > within:
+            break
+        filled = [producer.scalars.get(name) for name in _FILLED.get(producer.name, ())]
+        if 0.0 in filled or (producer.name == "mul" and "bool" in producer.inputs):
+            return producer
+    return None
 
 
 def reaches(step: FailedStep, *names: str) -> bool:

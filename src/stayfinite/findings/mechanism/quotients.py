@@ -6,6 +6,7 @@ from stayfinite.findings.incident import TensorSummary
 from stayfinite.findings.mechanism.domains import also_logged
 from stayfinite.findings.mechanism.kind import Kind, Mechanism
 from stayfinite.findings.mechanism.operands import (
+    CLAMPS,
     DIVISIONS,
     behind,
     by_autograd,
@@ -16,7 +17,7 @@ from stayfinite.findings.mechanism.operands import (
     reaches,
 )
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
 
 _SUMS = (
     "sum", "index_add", "scatter_add", "count_nonzero", "mean", "cumsum", "segment_reduce", "scatter_reduce",
@@ -213,9 +214,20 @@ def _difference_of_columns(operand: Operand) -> bool:
     difference = operand.made_by("sub", within=3)
     if difference is None or isinstance(difference.scalars.get("other"), (int, float)):
         return False
-    before = [producer.name for producer in operand.producers if producer.distance > difference.distance]
+    before = [
+        producer.name
+        for producer in operand.producers
+        if producer.distance > difference.distance and not _in_other_units(producer)
+    ]
     after = [producer.name for producer in operand.producers if producer.distance < difference.distance]
-    return all(name in _RAW for name in before) and all(name in _RESCALED for name in after)
+    # What was cut at a border (a crop, the edge of an image) was moved and scaled before: still coordinates.
+    legal = (*_RAW, *_RESCALED, *CLAMPS, "sub") if any(name in CLAMPS for name in before) else _RAW
+    return all(name in legal for name in before) and all(name in _RESCALED for name in after)
+
+
+def _in_other_units(producer: Producer) -> bool:
+    """Multiplied with or divided by a number of the script: pixels as a share of the image."""
+    return producer.name in ("div", "mul") and isinstance(producer.scalars.get("other"), (int, float))
 
 
 def _layer(birth: TracedBirth) -> Mechanism | None:

@@ -76,6 +76,10 @@ class ScalerFacts:
     # gradients of a scaled loss that went into another loss, by a script that never read the scale
     penalties: int = 0
     penalty: Place = Place()
+    unscaled_losses: int = (
+        0  # updates through the scaler, of a loss that it had not scaled (unless its scale is read)
+    )
+    unscaled_loss: Place = Place()  # where that loss went backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,10 @@ class IncidentView:
     def what(self) -> str:
         """ "the loss is not finite" """
         codes = [finding.code for finding in self.findings]
-        return arrived(text(self.data, "trigger", "a step failed"), text(self.data, "phase"), codes)
+        born = bool(self.data.get("birth"))
+        return arrived(
+            text(self.data, "trigger", "a step failed"), text(self.data, "phase"), codes, born=born
+        )
 
     @property
     def headline(self) -> str:

@@ -13,6 +13,11 @@ from stayfinite.rules.evidence import judged, tensors, told
 _WORDS = {"batch": "the batch", "constant": "a tensor that the script wrote down"}
 _FIX = "check torch.isfinite where the samples are made; repair or drop the bad ones at their source"
 
+_WHOLE_COLUMN = (
+    "look at what computes the column, not at a sample: a running mean or deviation stays NaN once it has met an Inf, "
+    "a deviation of 0 divides by nothing; leave such values out before statistics are made of them"
+)
+
 
 class BatchNotFinite(Rule[FailedStep]):
     """The batch of the refused step holds NaN or Inf.
@@ -59,9 +64,12 @@ class BatchNotFinite(Rule[FailedStep]):
             else:
                 what = _WORDS.get(born.how.word, "a tensor from outside")
                 nan, inf, among = shown.nan, shown.inf, shown.numel
+            columns = int(born.birth.fact("bad_columns"))
+            if columns:
+                samples = f": {columns} of {int(born.birth.fact('columns'))} columns are NaN in every sample"
             yield self.finding(
                 f"{what} holds {nan} NaN and {inf} Inf among {among} values{samples}",
-                fix=_FIX,
+                fix=_WHOLE_COLUMN if columns else _FIX,
                 **told(
                     born,
                     name=of_batch.name if of_batch else None,

@@ -28,6 +28,10 @@ _WEIGHTED = (
     "let p * log(p) be 0 where p is 0: torch.xlogy(p, p), or F.kl_div(log_q, p), which does that; it is given, "
     "so nothing has to be learnt there"
 )
+_GIVEN = (
+    "these values were given, and no model computed them: put a floor under them that healthy ones never reach "
+    "(x.clamp_min(1e-6); for a distribution on [0, 1] x.clamp(1e-6, 1 - 1e-6)), or leave the samples out that are 0"
+)
 _PRODUCT_WITHIN = 3  # ops behind the logarithm: t * (log(t) - log_q)
 
 
@@ -102,11 +106,19 @@ def _stable_form(operand: Operand | None) -> str:
         product = operand.made_by("mul", within=made.distance - 1)
         if product is not None and len(product.inputs) > 1:  # the zeros may be those of the other factor
             where = f" (line {product.line})" if product.line else ""
+            if "bool" in product.inputs:
+                return (
+                    f"these zeros are those of the mask in the product{where}: put a floor under it before the "
+                    "logarithm (x.clamp_min(1e-30)), or mask behind the logarithm, and leave out samples of which the "
+                    "mask leaves nothing"
+                )
             return (
                 f"if the other factor of the product{where} is a mask, leave out the samples it leaves nothing of; "
                 f"if {made.name} itself gave 0, {_STABLE[made.name]}"
             )
         return _STABLE[made.name]
+    if operand is not None and not operand.learnt:
+        return _GIVEN
     return (
         "compute the logarithm in a form that cannot see 0 (log_softmax, logsigmoid, logsumexp), in float32"
     )

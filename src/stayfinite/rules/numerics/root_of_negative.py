@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
+
+_EIGENVALUES = ("linalg_eigh", "linalg_eigvalsh")
 
 
 class RootOfNegative(Rule[FailedStep]):
@@ -47,9 +50,20 @@ class RootOfNegative(Rule[FailedStep]):
                 f"{born.birth.op} of {counted(born.how.count, 'negative value')} in {source_of(operand)} "
                 f"({span(operand)})"
                 + (": a power with a fractional exponent has no value there" if power else ""),
-                fix="make the base positive first: x.clamp_min(eps) ** p, or x.abs() ** p * x.sign()"
-                if power
-                else "repair the value under the root (normalise the geometry, two-pass variance, torch.cdist); "
-                "if only rounding makes it negative, clamp it to a small positive floor",
+                fix=_fix(operand, power=power),
                 **told(born, "outside", "negative_base", "exponent", "fractional"),
             )
+
+
+def _fix(operand: Operand | None, *, power: bool) -> str:
+    if operand is not None and operand.made_by(*_EIGENVALUES, within=3) is not None:
+        return (
+            "eigenvalues of a matrix without full rank are 0, and by rounding a little less: put a floor under them "
+            "(values.clamp_min(eps)), or add eps to the diagonal of the matrix"
+        )
+    if power:
+        return "make the base positive first: x.clamp_min(eps) ** p, or x.abs() ** p * x.sign()"
+    return (
+        "repair the value under the root (normalise the geometry, two-pass variance, torch.cdist); if only rounding "
+        "makes it negative, clamp it to a small positive floor"
+    )
