@@ -60,6 +60,7 @@ class ScriptTraining:
         self._frameworks: set[str] = set()  # events of frameworks that are heard
         self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
+        self.refused_for: dict[int, str] = {}  # what was bad (a trigger), by step
         self.bad_ranks: dict[int, int | None] = {}  # by step
         self.world_size, self.together = 1, False
         self.drifts: list[FailedStep] = []  # replicas that came apart
@@ -339,6 +340,7 @@ class ScriptTraining:
         self.refused += 1
         self.not_located = not_located or self.not_located
         self.actions[result.step] = result.action
+        self.refused_for[result.step] = refused.trigger
         if evidence is None and refused.norm_overflowed:
             evidence = refused  # no value is bad, so there is no birth to look for
         known = refused.rank if evidence is None or refused.rank is not None else evidence.rank

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,22 @@ def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, s
             finding for finding in incident.findings[1:] if _state_of(finding) <= bad_state
         ]
     return incidents
+
+
+def on_the_same_course(incidents: list[Incident], refused: Mapping[int, str]) -> list[Incident]:
+    """What failed after a step that the first run refused counts only where that run, too, failed in this way.
+
+    The second one made the update, and went on from weights that the first one never had. `refused`: triggers by step.
+    """
+    first = min(refused, default=None)
+    return [
+        incident
+        for place, incident in enumerate(incidents)
+        if place == 0
+        or first is None
+        or incident.step <= first
+        or refused.get(incident.step) == incident.trigger
+    ]
 
 
 def as_the_first_run_had_it(incidents: list[Incident], own: list[Finding]) -> list[Incident]:
