@@ -61,3 +61,16 @@ def test_growth_inside_the_model_is_named(name: str, tmp_path: Path) -> None:
 def test_other_causes_come_first(name: str, tmp_path: Path) -> None:
     found = explained(OTHERS[name], tmp_path)
     assert not any(finding.code == "NUM025" for finding in found.findings[:1]), str(found)
+
+
+def test_the_layers_of_a_sequential_are_no_line_that_runs_again(tmp_path: Path) -> None:
+    """Each is larger than the one before; the line that calls them runs once."""
+    source = """
+        net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)])
+        for layer in net: layer.weight.data.mul_(1e9)
+        loss = net(torch.randn(4, 8)).square().mean()  #!
+    """
+    found = explained(source, tmp_path)
+    told = [finding.message for finding in found.findings if finding.code == "NUM025"]
+    assert told, str(found)
+    assert "again" not in told[0]

@@ -76,13 +76,17 @@ class GrownBeyondRange(Rule[FailedStep]):
 
 
 def _repeated(operand: Operand) -> Producer | None:
-    """The line that computed it from its own result, several times over, growing."""
-    by_line: dict[tuple[str | None, int | None, str], list[float]] = {}
+    """The line that computed it from its own result, several times over, growing. The layers of a Sequential are one
+    after the other at a line that runs once."""
+    by_line: dict[tuple[str | None, int | None, str | None, str], list[float]] = {}
     for producer in operand.producers:
-        key = (producer.file, producer.line, producer.name)
-        by_line.setdefault(key, []).append(producer.absmax or 0.0)
+        by_line.setdefault(_place(producer), []).append(producer.absmax or 0.0)
     for producer in operand.producers:
-        sizes = by_line[(producer.file, producer.line, producer.name)]
+        sizes = by_line[_place(producer)]
         if len(sizes) > 1 and producer.name not in _PASSES_ON and sizes[0] > _FACTOR * sizes[-1] > 0:
             return producer
     return None
+
+
+def _place(producer: Producer) -> tuple[str | None, int | None, str | None, str]:
+    return producer.file, producer.line, producer.module, producer.name
