@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.utils.data import get_worker_info
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guard import StepResult
@@ -160,6 +161,8 @@ class ScriptTraining:
         optimizers = self._optimizers()
         if self._guard is not None or not optimizers or self.obstacle is not None:
             return
+        if get_worker_info() is not None:
+            return  # a transform that is a module, in a worker of a DataLoader: nothing is trained there
         if self._first_forward is not None:
             self._first_forward.remove()
             self._first_forward = None
