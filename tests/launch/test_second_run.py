@@ -133,11 +133,19 @@ def test_what_failed_on_a_course_that_the_first_run_did_not_take_is_left_out() -
     """The first run refused steps 1 to 3 for their loss. The second one made the update of step 1."""
     found = [
         Incident(step, "forward", trigger)
-        for step, trigger in ((0, "gradient"), (1, "loss"), (2, "parameter"), (3, "loss"), (4, "exception"))
+        for step, trigger in (
+            (0, "parameter"),
+            (1, "loss"),
+            (1, "gradient"),
+            (1, "parameter"),
+            (2, "parameter"),
+            (3, "loss"),
+            (4, "exception"),
+        )
     ]
     refused = {1: "loss", 2: "loss", 3: "loss"}
     left = [(one.step, one.trigger) for one in second_run.on_the_same_course(found, refused)]
-    assert left == [(0, "gradient"), (1, "loss"), (3, "loss")]
+    assert left == [(0, "parameter"), (1, "loss"), (1, "gradient"), (3, "loss")]
     assert second_run.on_the_same_course(found, {}) == found
 
 

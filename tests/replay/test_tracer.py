@@ -168,6 +168,15 @@ def test_a_bad_batch_is_named_as_data(trace: Tracer) -> None:
     assert birth.birth.samples == (3,)
 
 
+def test_a_function_has_its_own_name_and_not_that_of_an_equal_one(trace: Tracer) -> None:
+    with trace:
+        loss = torch.mm(torch.full((2, 2), 1e30), torch.full((2, 2), 1e30)).sum()
+    assert first(trace.failure(loss)).birth.call == "torch.mm"
+    with trace:
+        loss = F.conv1d(torch.full((1, 1, 2), 1e30), torch.full((1, 1, 2), 1e30)).sum()
+    assert first(trace.failure(loss)).birth.call == "F.conv1d"
+
+
 def test_rows_of_a_moment_are_no_samples(trace: Tracer) -> None:
     """The weight has twice as many rows as the batch has samples."""
     net = nn.Linear(2, 8)

@@ -135,17 +135,17 @@ def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, s
 def on_the_same_course(incidents: list[Incident], refused: Mapping[int, str]) -> list[Incident]:
     """What failed after a step that the first run refused counts only where that run, too, failed in this way.
 
-    The second one made the update, and went on from weights that the first one never had. `refused`: triggers by step.
+    The second one made the update: it has state that the first one never had, and went on from there. `refused`:
+    triggers by step.
     """
     first = min(refused, default=None)
-    return [
-        incident
-        for place, incident in enumerate(incidents)
-        if place == 0
-        or first is None
-        or incident.step <= first
-        or refused.get(incident.step) == incident.trigger
-    ]
+
+    def as_in_the_first(one: Incident) -> bool:
+        if first is None or one.step < first or refused.get(one.step) == one.trigger:
+            return True
+        return one.step == first and one.trigger != "parameter"
+
+    return [one for place, one in enumerate(incidents) if place == 0 or as_in_the_first(one)]
 
 
 def as_the_first_run_had_it(incidents: list[Incident], own: list[Finding]) -> list[Incident]:

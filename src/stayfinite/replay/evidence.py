@@ -33,7 +33,10 @@ def call_name(call: Any, op: Operation | None) -> str:
         return op.name if op is not None else "outside"
     if isinstance(call, str):
         return call
-    name = _resolved(call) or getattr(call, "__name__", "") or str(call)
+    own = getattr(call, "__name__", "")
+    name = _resolved(call) or own or str(call)
+    if name.rpartition(".")[0] == "torch" and getattr(torch, own, None) == call:
+        name = f"torch.{own}"  # of equal functions, such as mm and spmm, torch knows the name of one
     return (
         name.replace("torch.nn.functional.", "F.")
         .replace("torch.Tensor.", "Tensor.")
