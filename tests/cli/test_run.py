@@ -68,6 +68,25 @@ def test_a_healthy_script_is_left_as_it_is(tmp_path: Path) -> None:
     assert incidents(tmp_path / "out.json") == []
 
 
+def test_a_script_is_compiled_without_our_future_imports(tmp_path: Path) -> None:
+    """Annotations stay types: parsers of settings make numbers of options by them."""
+    source = """
+        import argparse
+        from dataclasses import dataclass, fields
+
+        @dataclass
+        class Settings:
+            steps: int = 4
+
+        parser = argparse.ArgumentParser()
+        for field in fields(Settings):
+            parser.add_argument("--" + field.name, type=field.type, default=field.default)
+        print(parser.parse_args().steps * 2)
+    """
+    done = run(script(tmp_path, source), "--steps", "8", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "16\n", "")
+
+
 def test_the_interpreter_is_as_python_has_it(tmp_path: Path) -> None:
     """run loads torch without collecting garbage, and starts itself anew to know the seed of hashes."""
     source = """

@@ -129,6 +129,26 @@ def test_what_both_runs_counted_is_reported_as_the_first_one_had_it() -> None:
     assert [f.message[:7] for f in located[0].findings] == ["batch[0", "3 of 60"]
 
 
+def test_what_failed_on_a_course_that_the_first_run_did_not_take_is_left_out() -> None:
+    """The first run refused steps 1 to 3 for their loss. The second one made the update of step 1."""
+    found = [
+        Incident(step, "forward", trigger)
+        for step, trigger in (
+            (0, "parameter"),
+            (1, "loss"),
+            (1, "gradient"),
+            (1, "parameter"),
+            (2, "parameter"),
+            (3, "loss"),
+            (4, "exception"),
+        )
+    ]
+    refused = {1: "loss", 2: "loss", 3: "loss"}
+    left = [(one.step, one.trigger) for one in second_run.on_the_same_course(found, refused)]
+    assert left == [(0, "parameter"), (1, "loss"), (1, "gradient"), (3, "loss")]
+    assert second_run.on_the_same_course(found, {}) == found
+
+
 def test_without_a_sandbox_there_is_none_unless_allowed(tmp_path: Path) -> None:
     before = "open('runs.txt', 'a').write('x')"
     incident, said = run(tmp_path, before, STAYFINITE_SANDBOX="none")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from stayfinite.findings.trial import ProofReport
 from stayfinite.launch import sleeping_threads
@@ -153,6 +154,42 @@ def test_steps_that_nobody_follows_are_not_compiled(tmp_path: Path, state: Path)
     script.write_text(COMPILED.replace("step == 9", "False"))
     result = run_trial(Options(str(script)), state, Plan(until=6, follow_until=2), 60.0)
     assert result.clean and result.steps > 6
+
+
+RESUMED = """import os
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+begin = torch.load("last.pt")["step"]
+for step in range(begin, 4):
+    loss = net(torch.randn(8, 4)).pow(2).mean() * (float("nan") if step == 1 else 1.0)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    torch.save({"step": step + 1}, "last.pt")
+os.remove("old.txt")
+with open("log.txt", "a") as log: log.write("again")
+with open("new.txt", "w") as new: new.write("made")
+"""
+
+
+def test_what_a_trial_does_to_files_is_undone_before_the_next_one(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second trial resumed from what the first one had saved, after the failing step, and did not fail."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(RESUMED)
+    torch.save({"step": 0}, "last.pt")
+    for name in ("old.txt", "log.txt"):
+        Path(name).write_text("before")
+    seen = [run_trial(Options("train.py"), state, Plan(), 60.0, in_a_copy=True) for _ in range(2)]
+    assert [bool(one.failures) for one in seen] == [True, True]
+    assert torch.load("last.pt")["step"] == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "last.pt", "old.txt", "log.txt"}
+    assert Path("old.txt").read_text() == Path("log.txt").read_text() == "before"
 
 
 NOTHING_SELECTED = """import torch

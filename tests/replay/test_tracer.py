@@ -168,6 +168,44 @@ def test_a_bad_batch_is_named_as_data(trace: Tracer) -> None:
     assert birth.birth.samples == (3,)
 
 
+def test_a_function_has_its_own_name_and_not_that_of_an_equal_one(trace: Tracer) -> None:
+    with trace:
+        loss = torch.mm(torch.full((2, 2), 1e30), torch.full((2, 2), 1e30)).sum()
+    assert first(trace.failure(loss)).birth.call == "torch.mm"
+    with trace:
+        loss = F.conv1d(torch.full((1, 1, 2), 1e30), torch.full((1, 1, 2), 1e30)).sum()
+    assert first(trace.failure(loss)).birth.call == "F.conv1d"
+
+
+def test_rows_of_a_moment_are_no_samples(trace: Tracer) -> None:
+    """The weight has twice as many rows as the batch has samples."""
+    net = nn.Linear(2, 8)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    for bad in (False, True):
+        if bad:
+            optimizer.state[net.weight]["exp_avg"][0, 0] = float("nan")
+            trace.start()
+        batch = torch.ones(4, 2)
+        if bad:
+            trace.note_batch(batch)
+        net(batch).sum().backward()
+        optimizer.step()
+    trace.stop()
+    birth = first(trace.failure())
+    assert (birth.phase, birth.birth.nan, birth.birth.samples) == ("optimizer", 1, ())
+
+
+def test_channels_of_running_statistics_are_no_samples(trace: Tracer) -> None:
+    net = nn.BatchNorm1d(8)
+    batch = torch.randn(4, 8) * 1e25
+    with trace:
+        trace.note_batch(batch)
+        net(batch)
+    birth = first(trace.failure())
+    assert birth.op == "native_batch_norm" and birth.birth.inf == 8
+    assert birth.birth.samples == ()
+
+
 def test_a_bad_parameter_is_named(trace: Tracer) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     with torch.no_grad():

@@ -112,7 +112,8 @@ def _conclude(
         remarks += found.remarks
     if found.incidents:
         own = [finding for incident in session.unlocated() for finding in incident.findings]
-        located = second_run.without_its_own_state(found.incidents, session.bad_state)
+        located = second_run.on_the_same_course(found.incidents, session.training.refused_for)
+        located = second_run.without_its_own_state(located, session.bad_state)
         return second_run.as_the_first_run_had_it(located, own), remarks
     reproduced = False if found.reached else None
     return [*session.unlocated(found.reason, reproduced=reproduced), *incidents], remarks

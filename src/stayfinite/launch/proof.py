@@ -72,6 +72,7 @@ def _in_sandbox(
     past, _ = beginning.files.past()
     birth = incident.birth
     assert birth is not None
+    kind = second_run.sandbox_kind(options)
     with tempfile.TemporaryDirectory(prefix="stayfinite-") as folder:
         exchange = Path(folder)
         state, task, told = exchange / "state", exchange / "task.json", exchange / "proof.json"
@@ -87,13 +88,14 @@ def _in_sandbox(
                     "step": incident.step,
                     "op": birth.op,
                     "seconds": options.prove_limit,
+                    "in_a_copy": kind == "namespaces",
                 }
             )
         )
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         done = process.run(
             [sys.executable, *flags, "-m", "stayfinite.launch.proving", str(exchange)],
-            second_run.sandbox_kind(options),
+            kind,
             options.prove_limit + _STARTING,
             environment=beginning.again(state),
             folder=beginning.folder,

@@ -17,6 +17,7 @@ from stayfinite.launch import beginning
 from stayfinite.launch.options import Options
 from stayfinite.launch.trial import run_trial
 from stayfinite.prove.counterfactual import Counterfactual, ReportedBirth
+from stayfinite.prove.trial import Plan, TrialResult
 from stayfinite.remedies.remedy import all_remedies
 
 
@@ -34,9 +35,10 @@ def main(folder: Path) -> None:
     def say(text: str) -> None:
         progress.write_text(text, encoding="utf-8")
 
-    proof = Counterfactual(
-        lambda plan, seconds: run_trial(options, state, plan, seconds), task["seconds"], say
-    )
+    def run(plan: Plan, seconds: float) -> TrialResult:
+        return run_trial(options, state, plan, seconds, in_a_copy=task["in_a_copy"])
+
+    proof = Counterfactual(run, task["seconds"], say)
     report = proof.report(ReportedBirth(task["file"], task["line"], task["step"], task["op"]))
     (folder / "proof.part").write_text(dumps(report.to_json()), encoding="utf-8")
     (folder / "proof.part").replace(folder / "proof.json")

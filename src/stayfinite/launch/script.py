@@ -56,7 +56,7 @@ def run_as_main(target: str, arguments: Sequence[str], *, module: bool) -> Scrip
 def _run_file(target: str, arguments: Sequence[str]) -> None:
     path = Path(os.path.abspath(target))  # noqa: PTH100 - as python has it: links stay
     source = REPLACED.get(os.path.realpath(path)) or path.read_bytes()
-    code = compile(source, str(path), "exec")
+    code = compile(source, str(path), "exec", dont_inherit=True)
     main = types.ModuleType("__main__")
     main.__dict__.update(
         __file__=str(path), __builtins__=__builtins__, __spec__=None, __cached__=None, __package__=None

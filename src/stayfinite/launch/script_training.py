@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.utils.data import get_worker_info
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guard import StepResult
@@ -60,6 +61,7 @@ class ScriptTraining:
         self._frameworks: set[str] = set()  # events of frameworks that are heard
         self.refused = self.mended = 0
         self.actions: dict[int, str] = {}  # by step
+        self.refused_for: dict[int, str] = {}  # what was bad (a trigger), by step
         self.bad_ranks: dict[int, int | None] = {}  # by step
         self.world_size, self.together = 1, False
         self.drifts: list[FailedStep] = []  # replicas that came apart
@@ -159,6 +161,8 @@ class ScriptTraining:
         optimizers = self._optimizers()
         if self._guard is not None or not optimizers or self.obstacle is not None:
             return
+        if get_worker_info() is not None:
+            return  # a transform that is a module, in a worker of a DataLoader: nothing is trained there
         if self._first_forward is not None:
             self._first_forward.remove()
             self._first_forward = None
@@ -339,6 +343,7 @@ class ScriptTraining:
         self.refused += 1
         self.not_located = not_located or self.not_located
         self.actions[result.step] = result.action
+        self.refused_for[result.step] = refused.trigger
         if evidence is None and refused.norm_overflowed:
             evidence = refused  # no value is bad, so there is no birth to look for
         known = refused.rank if evidence is None or refused.rank is not None else evidence.rank

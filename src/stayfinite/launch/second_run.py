@@ -7,7 +7,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,22 @@ def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, s
             finding for finding in incident.findings[1:] if _state_of(finding) <= bad_state
         ]
     return incidents
+
+
+def on_the_same_course(incidents: list[Incident], refused: Mapping[int, str]) -> list[Incident]:
+    """What failed after a step that the first run refused counts only where that run, too, failed in this way.
+
+    The second one made the update: it has state that the first one never had, and went on from there. `refused`:
+    triggers by step.
+    """
+    first = min(refused, default=None)
+
+    def as_in_the_first(one: Incident) -> bool:
+        if first is None or one.step < first or refused.get(one.step) == one.trigger:
+            return True
+        return one.step == first and one.trigger != "parameter"
+
+    return [one for place, one in enumerate(incidents) if place == 0 or as_in_the_first(one)]
 
 
 def as_the_first_run_had_it(incidents: list[Incident], own: list[Finding]) -> list[Incident]:

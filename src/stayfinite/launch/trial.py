@@ -24,6 +24,7 @@ from stayfinite.launch.arranged_step import ArrangedStep
 from stayfinite.launch.options import Options
 from stayfinite.launch.script import ScriptEnd, run_as_main
 from stayfinite.launch.session import Session
+from stayfinite.launch.trial_files import TrialFiles
 from stayfinite.prove.expression import ExpressionRecord
 from stayfinite.prove.trial import Plan, TrialResult
 from stayfinite.replay.installing import compiled_code_runs_eagerly
@@ -33,18 +34,24 @@ _OF_STEPS = ("trace_from_step", "trace_until_step", "stop_after_step")
 _TRAINED = ("parameter", "optimizer state")  # a buffer may hold -Inf by design: a mask
 
 
-def run_trial(options: Options, state: Path, plan: Plan, seconds: float) -> TrialResult:
-    """Fork, run the script under the tracer with the plan in effect, and give what the child tells."""
+def run_trial(
+    options: Options, state: Path, plan: Plan, seconds: float, *, in_a_copy: bool = False
+) -> TrialResult:
+    """Fork, run the script under the tracer with the plan in effect, and give what the child tells.
+
+    `in_a_copy`: all files are a copy, in which this process is, too; then what the child did to them is undone.
+    """
     begun = time.monotonic()
     exchange = state.parent / "trial.pt"
     exchange.unlink(missing_ok=True)
+    files = TrialFiles(state.parent / "trial.files") if in_a_copy else None
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
         os.setsid()
         try:
-            _inside(options, state, plan, exchange)
+            _inside(options, state, plan, exchange, files)
         finally:
             os._exit(3)
     in_time = False
@@ -55,6 +62,8 @@ def run_trial(options: Options, state: Path, plan: Plan, seconds: float) -> Tria
             os.killpg(child, signal.SIGKILL)  # and whatever it has started
         if not in_time:
             os.waitpid(child, 0)
+        if files is not None:
+            files.put_back()
     if exchange.exists():
         result: TrialResult = torch.load(exchange, weights_only=False)
     else:
@@ -74,7 +83,7 @@ def _ended(child: int, deadline: float) -> bool:
     return True
 
 
-def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
+def _inside(options: Options, state: Path, plan: Plan, exchange: Path, files: TrialFiles | None) -> None:
     os.environ[beginning.VARIABLE] = str(state)
     asked = beginning.restore() or {}
     if plan.until is not None:
@@ -83,7 +92,7 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
         asked["trace_from_step"] = plan.follow_from
     if plan.follow_until is not None:
         asked["trace_until_step"] = plan.follow_until
-    session = Session(_traced(options, asked))
+    session = Session(_traced(options, asked), files.observe(options) if files is not None else None)
     arranged = ArrangedStep(plan.arrangement, session) if plan.arrangement is not None else None
     record = ExpressionRecord(plan.failing, session.tracer.only_looking, plan.names)
     told = False
@@ -94,6 +103,8 @@ def _inside(options: Options, state: Path, plan: Plan, exchange: Path) -> None:
             return
         told = True
         session.finish(outcome)
+        if files is not None:
+            files.tell()
         result = _result(session, outcome, record)
         result.arranged = arranged is not None and arranged.made
         torch.save(result, exchange.with_suffix(".part"))

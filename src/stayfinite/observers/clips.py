@@ -24,6 +24,7 @@ class ClippingLine:
     calls: int = 0
     norm: float | None = None
     nonfinite: int = 0
+    first_bad: int | None = None  # step
     mixed: bool = False
     scale: float | None = None
     error_if_nonfinite: bool = False
@@ -41,7 +42,7 @@ class ClipObserver:
     ) -> None:
         self._history, self._ownership, self._scale_in = history, ownership, scale_in
         self.known: dict[tuple[str | None, int | None], ClippingLine] = {}
-        self._waiting: list[tuple[ClippingLine, torch.Tensor]] = []  # norms of the step that runs now
+        self._waiting: list[tuple[ClippingLine, torch.Tensor, int]] = []  # norms of the step that runs now
         self.on_error: Callable[[], None] | None = None
         history.listeners.append(self._step_is_over)
 
@@ -69,7 +70,7 @@ class ClipObserver:
                 self.on_error()
             raise
         if isinstance(norm, torch.Tensor):
-            self._waiting = [*self._waiting[-7:], (seen, norm.detach())]
+            self._waiting = [*self._waiting[-7:], (seen, norm.detach(), self._history.step)]
         return norm
 
     def _step_is_over(self, record: StepRecord) -> None:
@@ -81,19 +82,21 @@ class ClipObserver:
 
     def _look(self) -> None:
         with unfollowed():
-            for seen, norm in self._waiting:
+            for seen, norm, step in self._waiting:
                 seen.norm = float(norm)
-                seen.nonfinite += int(not math.isfinite(seen.norm))
+                if not math.isfinite(seen.norm):
+                    seen.nonfinite += 1
+                    seen.first_bad = step if seen.first_bad is None else seen.first_bad
         self._waiting = []
 
     def bad_gradients(self, bad: int, of: int) -> None:
         """A guard has seen which gradients of this step were bad before they were clipped."""
-        for seen, _ in self._waiting:
+        for seen, _, _ in self._waiting:
             seen.mixed |= 0 < bad < of
 
     def facts(self) -> tuple[ClipCall, ...]:
         with unfollowed():
-            for seen, norm in self._waiting:
+            for seen, norm, _ in self._waiting:
                 seen.norm = float(norm)
         return tuple(
             ClipCall(
@@ -102,6 +105,7 @@ class ClipObserver:
                 calls=w.calls,
                 norm=w.norm,
                 nonfinite_norms=w.nonfinite,
+                first_bad=w.first_bad,
                 mixed=w.mixed,
                 scaled=w.scale is not None,
                 scale=w.scale,

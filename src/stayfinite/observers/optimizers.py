@@ -21,7 +21,10 @@ from stayfinite.replay.float32 import HALF
 from stayfinite.replay.measure import dtype_name, is_plain
 from stayfinite.replay.sites import called_by_us
 from stayfinite.replay.tracer import unfollowed
+from stayfinite.watch.finite import nonfinite
 from stayfinite.watch.optimizer_facts import optimizer_facts, rate_of
+
+_NAMED = 16  # tensors of a loaded state that are not finite
 
 
 @dataclass(slots=True)
@@ -131,6 +134,8 @@ class OptimizerObserver:
             mid_schedule="initial_lr" in group
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
         )
+        with unfollowed():
+            event = replace(event, nonfinite=_not_finite(optimizer))
         self.resumed_rates.loaded(optimizer, event.lr_after)
         for listener in self.listeners:
             listener.optimizer_loaded(optimizer)
@@ -239,6 +244,18 @@ class OptimizerObserver:
                 event = replace(event, lr_used=rate_of(optimizer))
             events.append(event)
         return tuple(events)
+
+
+def _not_finite(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """What of its state holds NaN or Inf, by the number that its parameter has in a state_dict."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    named = [
+        (f"{name} of parameter {number}", value)
+        for number, weight in enumerate(weights)
+        for name, value in optimizer.state.get(weight, {}).items()
+        if isinstance(value, torch.Tensor) and is_plain(value)
+    ]
+    return tuple(bad.name for bad in nonfinite(named)[:_NAMED])
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -147,7 +147,14 @@ class RunObservers:
         result = original(module, state, *args, **kwargs)
         with unfollowed():
             items = state.items() if isinstance(state, Mapping) else ()
-            bad = [name for name, value in items if isinstance(value, torch.Tensor) and is_bad(value)]
+            weights = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+            bad = [
+                name
+                for name, value in items
+                if isinstance(value, torch.Tensor)
+                and is_bad(value)
+                and (name in weights or not _is_mask(name, value))
+            ]
         if self.replicas is not None:
             self.replicas.loaded(module, state)
         self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
@@ -196,3 +203,8 @@ class RunObservers:
     def _replicas(self) -> tuple[ReplicaFacts, ...]:
         traced = self.replicas.facts(living_models()) if self.replicas is not None else ()
         return traced or self.optimizers.replicas.facts()
+
+
+def _is_mask(name: str, buffer: torch.Tensor) -> bool:
+    """A buffer of -inf is a mask; a running statistic of Inf is not."""
+    return "running" not in name and not bool(torch.isnan(buffer).any())

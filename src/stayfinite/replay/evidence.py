@@ -33,7 +33,10 @@ def call_name(call: Any, op: Operation | None) -> str:
         return op.name if op is not None else "outside"
     if isinstance(call, str):
         return call
-    name = _resolved(call) or getattr(call, "__name__", "") or str(call)
+    own = getattr(call, "__name__", "")
+    name = _resolved(call) or own or str(call)
+    if name.rpartition(".")[0] == "torch" and getattr(torch, own, None) == call:
+        name = f"torch.{own}"  # of equal functions, such as mm and spmm, torch knows the name of one
     return (
         name.replace("torch.nn.functional.", "F.")
         .replace("torch.Tensor.", "Tensor.")
@@ -127,8 +130,14 @@ def birth_of(entry: Entry, output: torch.Tensor | None, batch_size: int | None) 
         numel=output.numel() if output is not None else 0,
         first_index=first_bad_index(placed) if placed is not None else (),
         dtype=entry.dtype,
-        samples=bad_samples(placed, batch_size) if placed is not None else (),
+        samples=bad_samples(placed, batch_size) if placed is not None and _has_samples(entry, placed) else (),
     )
+
+
+def _has_samples(entry: Entry, tensor: torch.Tensor) -> bool:
+    """Rows of weights and moments, and channels of running statistics, are no samples, however many there are."""
+    statistics = entry.op is not None and entry.op.bare.endswith("batch_norm") and tensor.dim() == 1
+    return entry.phase != "optimizer" and not statistics
 
 
 def gather(

@@ -63,7 +63,7 @@ def lines(incident: Incident) -> Iterator[Text]:
     if incident.path:
         yield Text("Path     " + _path(incident.path))
     yield from _watched(incident.observed)
-    yield from _findings(incident.findings)
+    yield from _findings(incident.findings, incident.birth)
     yield from _proof(incident)
     yield Text("")
 
@@ -99,7 +99,12 @@ def _birth(birth: Birth) -> Iterator[Text]:
 
 
 def _maker(birth: Birth) -> str:
-    """What gave the value; a tensor that no op made came in from outside: from numpy, a literal, a file."""
+    """What gave the value; a tensor that no op made came in from outside: from numpy, a literal, a file. It may be
+    that only an op which reads it was seen."""
+    if birth.op == "batch":
+        return "the batch holds"
+    if birth.op == "outside" and birth.call != birth.op:
+        return f"what {birth.call} was given holds"
     if birth.call != birth.op:
         return f"{birth.call} ({birth.op}) gave"
     return "what came in here from outside of torch holds" if birth.op in _CAME_IN else f"{birth.op} gave"
@@ -113,6 +118,15 @@ def _excerpt(file: str, line: int) -> Iterator[Text]:
             yield Text(
                 f"  {'>' if here else ' '} {number:4d} | {source}", style="bold yellow" if here else "dim"
             )
+
+
+def _elsewhere(finding: Finding, birth: Birth | None) -> str:
+    """The line of a cause that is not the line where the value was born: a load, a batch."""
+    if finding.file is None or finding.line is None:
+        return ""
+    if birth is not None and (birth.file, birth.line) == (finding.file, finding.line):
+        return ""
+    return f" ({as_typed(finding.file)}:{finding.line})"
 
 
 def _values(tensor: TensorSummary) -> str:
@@ -174,12 +188,12 @@ def _change(patch: str | None) -> Iterator[Text]:
         yield Text(f"         {line}", style="green" if line.startswith("+") else "dim")
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
+def _findings(findings: Sequence[Finding], birth: Birth | None) -> Iterator[Text]:
     if not findings:
         yield Text("Why      no rule explains it")
         return
     first = findings[0]
-    yield Text(f"Why      {first.code} {first.name}: {first.message}")
+    yield Text(f"Why      {first.code} {first.name}: {first.message}{_elsewhere(first, birth)}")
     yield Text(f"Do       {first.fix}", style="green")
     rule = find_rule(first.code)
     popular = rule.section("The popular fix that does not work") if rule is not None else None

@@ -186,6 +186,18 @@ def test_skips_in_a_run_record(tmp_path: Path) -> None:
     assert found.severity is Severity.ERROR and found.evidence["in_a_row"] == 12
 
 
+def test_a_run_that_was_stopped_before_it_made_an_update(tmp_path: Path) -> None:
+    """Ten skips in a row are told however short the record is; its losses are all finite."""
+    path = tmp_path / "run.jsonl"
+    records: list[dict[str, object]] = [{"event": "start"}]
+    records += [
+        {"step": s, "loss": 1.0, "grad_norm": 1.0, "action": "skip" if s < 9 else "stop"} for s in range(10)
+    ]
+    found = one(examine_log(str(json_lines(path, records))).findings, "LOG012")
+    assert found.severity is Severity.ERROR and "10 of 10 steps were not applied" in found.message
+    assert not examine_log(str(json_lines(path, records[:6]))).findings
+
+
 def test_a_rate_that_is_not_the_configured_one() -> None:
     config = [ConfiguredLogRate("lr", 1e-4, "config.yaml")]
     log = log_of({"loss": LOSS, "lr": [5e-4 * (1 - index / 800) for index in range(N)]})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rules.traced import explained
+from rules.watched import incidents_of
 
 GROWN = {
     "a residual before a layer norm": """
@@ -61,3 +62,30 @@ def test_growth_inside_the_model_is_named(name: str, tmp_path: Path) -> None:
 def test_other_causes_come_first(name: str, tmp_path: Path) -> None:
     found = explained(OTHERS[name], tmp_path)
     assert not any(finding.code == "NUM025" for finding in found.findings[:1]), str(found)
+
+
+def test_the_layers_of_a_sequential_are_no_line_that_runs_again(tmp_path: Path) -> None:
+    """Each is larger than the one before; the line that calls them runs once."""
+    source = """
+        net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)])
+        for layer in net: layer.weight.data.mul_(1e9)
+        loss = net(torch.randn(4, 8)).square().mean()  #!
+    """
+    found = explained(source, tmp_path)
+    told = [finding.message for finding in found.findings if finding.code == "NUM025"]
+    assert told, str(found)
+    assert "again" not in told[0]
+
+
+def test_the_ops_of_one_update_are_no_line_that_runs_again(tmp_path: Path) -> None:
+    """Weight decay, momentum and the update itself are sums at the line of `opt.step()`, which ran once."""
+    source = """
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1))
+        opt = torch.optim.SGD(net.parameters(), 1e16, momentum=0.9, weight_decay=1e-4)
+        for _ in range(2):
+            loss = net(torch.randn(4, 8)).square().mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+    """
+    findings = [finding for incident in incidents_of(source, tmp_path) for finding in incident.findings]
+    assert findings[0].code == "RUN010"
+    assert not any("again and again" in finding.message for finding in findings), findings

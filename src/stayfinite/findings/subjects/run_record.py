@@ -91,6 +91,7 @@ class ClipCall:
     calls: int = 0
     norm: float | None = None  # the last norm it saw, before clipping
     nonfinite_norms: int = 0
+    first_bad: int | None = None  # the first step whose norm was not finite
     mixed: bool = False  # some gradients finite, some not, when the norm was not finite
     scaled: bool = False  # the gradients still held a loss scale (clip before unscale_)
     scale: float | None = None

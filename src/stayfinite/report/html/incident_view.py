@@ -91,7 +91,8 @@ class IncidentView:
             if self.file_name and self.line
             else ""
         )
-        return f"It began{where}, where `{_no_ticks(call)}` gave {made}."
+        gave = "was given" if self._came_in else "gave"
+        return f"It began{where}, where `{_no_ticks(call)}` {gave} {made}."
 
     @property
     def again(self) -> str:
@@ -140,7 +141,13 @@ class IncidentView:
         which = f"; samples of the batch: {listed}" if samples else ""
         nan, inf = whole(self.birth, "nan") or 0, whole(self.birth, "inf") or 0
         values = count(numel, f"{text(self.birth, 'dtype')} value")
-        return f"{text(self.birth, 'op')} gave {nan:,} NaN and {inf:,} Inf in {values}{first}{which}."
+        maker = "What came in there holds" if self._came_in else f"{text(self.birth, 'op')} gave"
+        return f"{maker} {nan:,} NaN and {inf:,} Inf in {values}{first}{which}."
+
+    @property
+    def _came_in(self) -> bool:
+        """No op was seen to make it: only one that was given it."""
+        return text(self.birth, "op") == "outside"
 
     @property
     def action(self) -> str:

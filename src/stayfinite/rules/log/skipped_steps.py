@@ -45,7 +45,7 @@ class SkippedSteps(Rule[Log]):
     def check(self, subject: Log) -> Iterator[Finding]:
         total = sum(subject.actions.values())
         refused = total - subject.actions.get("none", 0)
-        if total >= _FEWEST and (refused > _MANY * total or subject.longest_skip >= _IN_A_ROW):
+        if (total >= _FEWEST and refused > _MANY * total) or subject.longest_skip >= _IN_A_ROW:
             listed = ", ".join(
                 f"{name} {count}" for name, count in sorted(subject.actions.items()) if name != "none"
             )

@@ -57,7 +57,7 @@ class GrownBeyondRange(Rule[FailedStep]):
                 or (grown.absmax or 0.0) < _LARGE
             ):
                 continue
-            again = _repeated(grown)
+            again = _repeated(grown, subject)
             if again is None and grown.made_by(*_MAKES_LARGE_NUMBERS) is not None:
                 continue  # one op made it large, and no growth did
             trained = any(record.applied for record in subject.run.history[:-1])
@@ -75,14 +75,20 @@ class GrownBeyondRange(Rule[FailedStep]):
             return
 
 
-def _repeated(operand: Operand) -> Producer | None:
-    """The line that computed it from its own result, several times over, growing."""
-    by_line: dict[tuple[str | None, int | None, str], list[float]] = {}
-    for producer in operand.producers:
-        key = (producer.file, producer.line, producer.name)
-        by_line.setdefault(key, []).append(producer.absmax or 0.0)
-    for producer in operand.producers:
-        sizes = by_line[(producer.file, producer.line, producer.name)]
+def _repeated(operand: Operand, step: FailedStep) -> Producer | None:
+    """The line that computed it from its own result, several times over, growing. The layers of a Sequential are one
+    after the other at a line that runs once, and so are the sums that make one update."""
+    updates = {(optimizer.stepped.file, optimizer.stepped.line) for optimizer in step.run.optimizers}
+    made = [one for one in operand.producers if (one.file, one.line) not in updates]
+    by_line: dict[tuple[str | None, int | None, str | None, str], list[float]] = {}
+    for producer in made:
+        by_line.setdefault(_place(producer), []).append(producer.absmax or 0.0)
+    for producer in made:
+        sizes = by_line[_place(producer)]
         if len(sizes) > 1 and producer.name not in _PASSES_ON and sizes[0] > _FACTOR * sizes[-1] > 0:
             return producer
     return None
+
+
+def _place(producer: Producer) -> tuple[str | None, int | None, str | None, str]:
+    return producer.file, producer.line, producer.module, producer.name

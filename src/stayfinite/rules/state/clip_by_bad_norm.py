@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import ClipCall
 
 
 class ClipByBadNorm(Rule[FailedStep]):
@@ -46,8 +47,11 @@ class ClipByBadNorm(Rule[FailedStep]):
         for clip in subject.run.clips:
             if not clip.nonfinite_norms or clip.error_if_nonfinite or clip.raised:
                 continue
+            later = not subject.run.complete and clip.first_bad is not None and clip.first_bad > subject.step
+            if later:
+                continue  # what followed the failing step where nothing was refused: a second, traced run
             yield self.finding(
-                f"{clip.nonfinite_norms} of {clip.calls} calls clipped by a norm that is not finite"
+                f"{_which(subject, clip)} clipped by a norm that is not finite"
                 + (": finite gradients were zeroed or made NaN with the bad ones" if clip.mixed else ""),
                 fix="pass error_if_nonfinite=True, or skip the step when the returned norm is not finite",
                 evidence={
@@ -60,3 +64,10 @@ class ClipByBadNorm(Rule[FailedStep]):
                 depth=Depth.CONSEQUENCE if subject.births else Depth.RUN,
                 place=clip.place,
             )
+
+
+def _which(step: FailedStep, clip: ClipCall) -> str:
+    """Of a step that failed the calls until then: those after it are counted only in a run that is over."""
+    if step.run.complete or clip.first_bad is None:
+        return f"{clip.nonfinite_norms} of {clip.calls} calls"
+    return f"at step {clip.first_bad} the gradients were"

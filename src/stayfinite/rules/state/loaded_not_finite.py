@@ -12,7 +12,8 @@ class LoadedNotFinite(Rule[FailedStep]):
     """The state that was loaded already held NaN or Inf.
 
     ## What it finds
-    `load_state_dict` with tensors that are not finite, in a run that then fails.
+    `load_state_dict` of a model or an optimizer with tensors that are not finite, in a run that then fails. (Of an
+    optimizer the cause is called STATE_POISONED: the weights may be whole.)
 
     ## Why it is bad
     Training continues from a dead model, and its first loss is NaN whatever the data and the learning rate are.
@@ -35,16 +36,18 @@ class LoadedNotFinite(Rule[FailedStep]):
     name = "loaded-not-finite"
     cause = "CHECKPOINT_CORRUPT"
     severity = Severity.ERROR
-    more_specific_than = ("RUN010", "RUN001", "NUM025", "NUM021")
+    more_specific_than = ("STA027", "RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for load in subject.run.loads:
             if not load.nonfinite or not (subject.births or subject.state):
                 continue
+            moments = load.kind == "optimizer"  # the weights are another load's
             shown = ", ".join(load.nonfinite[:3]) + (", ..." if len(load.nonfinite) > 3 else "")
             yield self.finding(
                 f"the {load.kind} state that was loaded is not finite: {shown}",
                 fix="load an earlier checkpoint that `stayfinite scan` calls healthy",
+                cause="STATE_POISONED" if moments else None,
                 evidence={"tensors": list(load.nonfinite[:20]), "kind": load.kind},
                 depth=Depth.UPSTREAM,
                 place=load.place,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
+from stayfinite.findings.update_size import largest_update
 from stayfinite.rules.evidence import depth_of_run_cause
 
 
@@ -46,7 +47,7 @@ class RateFromCheckpoint(Rule[FailedStep]):
         for load in subject.run.loads:
             if load.kind not in ("optimizer", "scheduler"):
                 continue
-            if subject.births and subject.step <= load.step:
+            if not _trained_since(subject, load) and largest_update(subject) is None:
                 continue  # it failed before any update was made at the loaded rate
             scheduled = bool(subject.run.schedulers) or _set_by_hand(subject, load)
             replaced = _replaced(load, scheduled=scheduled)
@@ -66,6 +67,12 @@ class RateFromCheckpoint(Rule[FailedStep]):
                 depth=depth_of_run_cause(subject),
                 place=load.place,
             )
+
+
+def _trained_since(step: FailedStep, load: LoadEvent) -> bool:
+    """An update was made with what was loaded, before the failing step."""
+    since = [r.applied for r in step.run.history if load.step <= r.step < step.step]
+    return step.run.complete or (any(since) if since else load.step < step.step)
 
 
 def _set_by_hand(step: FailedStep, load: LoadEvent) -> bool:

@@ -1,0 +1,43 @@
+"""The report on a terminal: who gave a value and who was only given it, and the line of a cause that is elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stayfinite.findings import Birth, Finding, Incident, Severity
+from stayfinite.report.incident import lines
+
+_BIRTH = Birth(
+    op="outside",
+    call="Tensor.lerp_",
+    file="train.py",
+    line=9,
+    source="opt.step()",
+    function="<module>",
+    module=None,
+    kind="nan",
+    nan=1,
+    inf=0,
+    numel=8,
+    first_index=(2,),
+    dtype="float32",
+)
+_LOADED = Finding(
+    "STA032", "loaded-not-finite", "STATE_POISONED", Severity.ERROR, "exp_avg is bad", "load another"
+)
+
+
+def _said(birth: Birth = _BIRTH, finding: Finding = _LOADED) -> str:
+    incident = Incident(3, "optimizer", "parameter", birth=birth, findings=[finding])
+    return "\n".join(line.plain for line in lines(incident))
+
+
+def test_an_op_that_only_read_a_bad_value_did_not_give_it() -> None:
+    assert "what Tensor.lerp_ was given holds 1 NaN" in _said()
+    computed = replace(_BIRTH, op="aten.log.default", call="torch.log")
+    assert "torch.log (aten.log.default) gave 1 NaN" in _said(computed)
+
+
+def test_a_cause_at_another_line_is_shown_with_it() -> None:
+    assert "exp_avg is bad\n" in _said(finding=replace(_LOADED, file="train.py", line=9))
+    assert "exp_avg is bad (train.py:4)\n" in _said(finding=replace(_LOADED, file="train.py", line=4))

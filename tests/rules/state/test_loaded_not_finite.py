@@ -1,0 +1,81 @@
+"""What a checkpoint brought that was not finite: said at the load, before what came of it; masks are none of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rules.watched import incidents_of
+
+_RESUMED = """
+    import copy
+    def made(lr):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 2)
+        return net, torch.optim.AdamW(net.parameters(), lr)
+    net, opt = made(1e-3)
+    for i in range(3):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+    saved = copy.deepcopy({"net": net.state_dict(), "opt": opt.state_dict()})
+    SPOIL
+    net, opt = made(6e-3)
+    net.load_state_dict(saved["net"])
+    opt.load_state_dict(saved["opt"])  #!
+    for i in range(AFTER):
+        for group in opt.param_groups: group["lr"] = 1e-3  # what a schedule of the script's own says here
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        opt.zero_grad(); loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+        if not math.isfinite(loss.item()): break
+"""
+
+
+def _script(spoil: str, after: int = 4) -> str:
+    return _RESUMED.replace("SPOIL", spoil).replace("AFTER", str(after))
+
+
+def test_a_moment_of_the_file_is_told_at_the_load_and_the_file_s_learning_rate_is_not_blamed(
+    tmp_path: Path,
+) -> None:
+    spoil = 'saved["opt"]["state"][0]["exp_avg"][0, 1] = float("nan")'
+    incidents = incidents_of(_script(spoil), tmp_path)
+    first = incidents[0].findings[0]
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    assert (first.code, first.cause) == ("STA032", "STATE_POISONED")
+    assert "exp_avg of parameter 0" in first.message
+    assert first.line is not None and "#!" in lines[first.line - 1]
+    told = {finding.code for incident in incidents for finding in incident.findings}
+    assert "STA027" not in told, "no update was made with what the file brought"
+
+
+def test_a_norm_that_was_bad_after_the_failing_step_is_not_told_of_it(tmp_path: Path) -> None:
+    spoil = 'saved["opt"]["state"][0]["exp_avg"][0, 1] = float("nan")'
+    incidents = incidents_of(_script(spoil), tmp_path)
+    assert incidents[0].trigger == "parameter"
+    assert "STA025" not in {finding.code for finding in incidents[0].findings}
+
+
+def test_a_mask_of_the_file_did_not_make_the_data_bad(tmp_path: Path) -> None:
+    incidents = incidents_of(
+        """
+        class Masked(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(4, 4)
+                self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+            def forward(self, x):
+                return (self.inner(x) + self.mask).softmax(-1)
+        net = Masked()
+        net.load_state_dict({name: value.clone() for name, value in net.state_dict().items()})
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        for i in range(3):
+            x = torch.randn(4, 4)
+            if i == 2: x[0, 0] = float("nan")
+            loss = net(x).pow(2).mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+        """,
+        tmp_path,
+    )
+    assert incidents[0].findings[0].cause == "DATA_NONFINITE"
+    assert "STA032" not in {finding.code for incident in incidents for finding in incident.findings}
