@@ -16,7 +16,6 @@ from torch.autograd.graph import _engine_run_backward
 LOOKS = "__stayfinite_value__"  # the name by which an edited source hands its value over
 _BYTES_KEPT = 64 << 20
 _NODES_WALKED = 20_000
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class ExpressionRecord:
@@ -86,9 +85,12 @@ def looked_at(expression: str) -> str:
 def _reaches_a_leaf(value: Tensor, where: Tensor) -> bool:
     """Whether the value at these places depends on anything that is trained, by a finite gradient that is not 0."""
     leaves = _leaves(value)
-    # In float16 a gradient of 1 may overflow on its way where that of the loss, which is smaller, does not.
-    sizes = (1.0, 2.0**-12) if any(leaf.dtype in _HALF for leaf in (value, *leaves)) else (1.0,)
-    return any(_some_reach(value, where.to(value.dtype) * size, leaves) for size in sizes)
+    # With equal weights a whole row of a softmax depends on nothing: its sum is 1, whatever is learnt.
+    places = torch.arange(where.numel(), device=where.device, dtype=torch.float32).view(where.shape)
+    uneven = where * (0.5 + places * 0.618034 % 1)
+    # Where float16 is on the way a gradient of 1 may overflow, and that of the loss, which is smaller, does not.
+    sizes = (1.0, 2.0**-12, 2.0**-24)
+    return any(_some_reach(value, (uneven * size).to(value.dtype), leaves) for size in sizes)
 
 
 def _some_reach(value: Tensor, seed: Tensor, leaves: tuple[Tensor, ...]) -> bool:
