@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stayfinite.lint.collect import collect
 from stayfinite.lint.examine import lint
 from stayfinite.lint.settings import Settings
 
@@ -282,3 +283,12 @@ def test_the_lightning_command_line_names_classes_by_their_path(tmp_path: Path) 
     )
     assert not _codes(tmp_path, "good.yaml", text.format("16-mixed", "0.001"))
     assert {"CFG002", "CFG005"} <= _codes(tmp_path, "bad.yaml", text.format("16-true", "5.0"))
+
+
+def test_our_own_incidents_are_no_configuration(tmp_path: Path) -> None:
+    folder = tmp_path / "stayfinite-runs/a/incidents/0001"
+    (folder / "capsule").mkdir(parents=True)
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    for name in ("incident.json", "capsule/capsule.json"):
+        (folder / name).write_text('{"lr": "1e-5", "learning_rate": 30.0}')
+    assert [found.path.name for found in collect([str(tmp_path)])] == ["config.json"]

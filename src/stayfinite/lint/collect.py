@@ -24,6 +24,7 @@ _NO_CONFIGS = frozenset(
         ".pre-commit-config.yaml", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
         "vocab.json", "added_tokens.json", "uv.toml", "ruff.toml", "model.safetensors.index.json",
         "pytorch_model.bin.index.json", "trainer_state.json", "generation_config.json",
+        "incident.json", "capsule.json",  # ours
     ]
 )  # fmt: skip
 _LARGEST_IN_FOLDER = 1 << 20  # a configuration found in a folder; a larger file is data
