@@ -17,7 +17,7 @@ import pytest
 
 import preloaded
 from stayfinite.findings import Finding, Incident, Severity
-from stayfinite.launch import second_run
+from stayfinite.launch import file_changes, second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.file_changes import FileChanges
 from stayfinite.launch.options import Options
@@ -196,6 +196,27 @@ def test_how_a_second_run_ended_is_a_sentence() -> None:
     late = second_run.FailurePoint(step=7, seconds=3600.0, what="step 7 failed")
     told = second_run.obstacle(Options("train.py"), Beginning(), late)
     assert told == "it came 60 min after the start, and a second run may take 10 min (--locate-limit)"
+
+
+def test_files_that_there_was_no_time_to_list_are_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk or a busy machine: the list ends in the middle, and nobody knows what was in the other folders."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/module.py").write_text("x = 1")
+    complete, times = file_changes._list, iter([1])
+    monkeypatch.setattr(
+        file_changes, "_list", lambda roots, **limits: complete(roots, **{**limits, "most": next(times, 100)})
+    )
+    changes = FileChanges()
+    changes.start([str(tmp_path)])
+    try:
+        subprocess.run(["touch", str(tmp_path / "made"), str(tmp_path / "package/also")], check=True)
+        past, unlike = changes.past()
+        assert [os.path.relpath(path, os.path.realpath(tmp_path)) for path in past.missing] == ["made"]
+        assert not unlike
+    finally:
+        changes.close()
 
 
 def test_what_happens_to_files_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

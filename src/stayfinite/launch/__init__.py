@@ -115,6 +115,8 @@ def _conclude(
         located = second_run.on_the_same_course(found.incidents, session.training.refused_for)
         located = second_run.without_its_own_state(located, session.bad_state)
         return second_run.as_the_first_run_had_it(located, own), remarks
+    if found.reason and not session.needs_second_run:
+        _say(f"{found.reason}; nothing was located")
     reproduced = False if found.reached else None
     return [*session.unlocated(found.reason, reproduced=reproduced), *incidents], remarks
 

@@ -47,6 +47,7 @@ class FileChanges:
         self._signatures: dict[str, Signature] = {}
         self._too_large: dict[str, str] = {}
         self._listed: dict[str, Signature] = {}
+        self._looked_into: set[str] = set()  # folders of which all names are in that list
         self._roots: list[str] = []
         self._moved: set[str] = set()  # folders that were there before and got another name
         self._trouble: set[str] = set()
@@ -71,7 +72,7 @@ class FileChanges:
     def start(self, roots: Iterable[str]) -> None:
         """Listen from now on; what is below `roots` is listed, as far as that takes no time."""
         self._roots = list(dict.fromkeys(os.path.realpath(root) for root in roots))
-        self._listed = _list(self._roots)
+        self._listed, self._looked_into = _list(self._roots)
         self._on = True
         sys.addaudithook(self._heard)  # for ever: there is no way to take it back
 
@@ -87,10 +88,13 @@ class FileChanges:
     def past(self) -> tuple[Past, list[str]]:
         """The files as they were, and those of which that cannot be had, with what became of them."""
         self.stop()
-        now = _list(self._roots, most=2 * _MOST_LISTED, seconds=5.0)
-        appeared = {path for path in now if path not in self._listed} if self._listed else set()
-        complete = len(self._listed) < _MOST_LISTED
-        missing = self.missing | (appeared - set(self.earlier) if complete else set())
+        now, _ = _list(self._roots, most=2 * _MOST_LISTED, seconds=5.0)
+        appeared = {
+            path
+            for path in now
+            if path not in self._listed and path.rpartition(os.sep)[0] in self._looked_into
+        }
+        missing = self.missing | (appeared - set(self.earlier))
         missing = {path for path in missing if not _below(path, missing)}
         anew = {path for path in self._moved if not any(_below(other, (path,)) for other in self._too_large)}
         changed = [
@@ -296,16 +300,20 @@ def _signatures_of_output() -> set[Signature]:
 
 def _list(
     roots: Iterable[str], most: int = _MOST_LISTED, seconds: float = _SECONDS_TO_LIST
-) -> dict[str, Signature]:
-    """Files and folders below, nearest first, until there are too many or it takes too long."""
+) -> tuple[dict[str, Signature], set[str]]:
+    """Files and folders below, nearest first, until there are too many or it takes too long; and the folders that were
+    looked into by then. Of any other nobody knows what was there."""
     end = time.monotonic() + seconds
     found: dict[str, Signature] = {}
+    looked_into: set[str] = set()
     waiting = deque(roots)
     while waiting and len(found) < most and time.monotonic() < end:
+        folder = waiting.popleft()
         try:
-            entries = list(os.scandir(waiting.popleft()))
+            entries = list(os.scandir(folder))
         except OSError:
             continue
+        looked_into.add(folder)
         for entry in entries:
             try:
                 seen = entry.stat(follow_symlinks=False)
@@ -314,4 +322,4 @@ def _list(
             found[entry.path] = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
             if stat.S_ISDIR(seen.st_mode) and entry.name not in _NOT_LISTED:
                 waiting.append(entry.path)
-    return found
+    return found, looked_into
