@@ -46,15 +46,19 @@ class GuardedDivision(Remedy):
         site = case.site
         assert site is not None
         found: list[Edit] = []
+        sizes: list[Edit] = []  # numbers of Python that say how many: guarded where nothing else divides
         for node in site.operations("div"):
             divisor = argument(node, site, 1, "other")
+            if divisor is not None and _is_size(divisor):
+                text = with_argument(node, site, 1, f"max({site.code(divisor)}, 1)")
+                sizes += [site.replace(node, text)] if text is not None else []
             if divisor is None or _is_number(divisor):
                 continue
             guarded = _without_zeros(site, divisor) if zeros_only else self._guarded(case, divisor)
             text = with_argument(node, site, 1, guarded) if guarded is not None else None
             if text is not None:
                 found.append(site.replace(node, text))
-        return found
+        return found or ([] if zeros_only else sizes)
 
     def _guarded(self, case: Case, divisor: ast.expr) -> str:
         site, operand = case.site, case.operand
@@ -78,6 +82,16 @@ def _without_zeros(site: SourceSite, divisor: ast.expr) -> str | None:
 
 def _where(torch: str, first: str, again: str) -> str:
     return f"{torch}.where({first} == 0, {torch}.ones_like({again}), {again})"
+
+
+def _is_size(node: ast.expr) -> bool:
+    """How many there are, and arithmetic of that with constants: len(x), x.size(0) - 1."""
+    counts = ("len", "numel", "size")
+    if isinstance(node, ast.BinOp):
+        return _is_number(node) and (_is_size(node.left) or _is_size(node.right))
+    if isinstance(node, ast.Subscript):
+        return _is_number(node)
+    return isinstance(node, ast.Call) and called(node) in counts
 
 
 def _is_number(node: ast.expr) -> bool:
