@@ -9,6 +9,7 @@ from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, argument, called, is_pure, with_argument
 
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
+_EXPONENTIALS = ("exp", "expm1")
 
 
 class DoubleWhere(Remedy):
@@ -34,6 +35,9 @@ class DoubleWhere(Remedy):
             if isinstance(node, ast.Call) and called(node) in _POSITIVE:
                 unsafe = argument(node, site)
                 condition = "{x} > -1" if called(node) == "log1p" else condition
+            elif isinstance(node, ast.Call) and called(node) in _EXPONENTIALS:
+                unsafe = argument(node, site)
+                condition = f"{{x}} < {11 if case.birth.dtype == 'float16' else 88}"  # what stays finite
             elif (
                 isinstance(node, ast.BinOp)
                 and isinstance(node.op, ast.Pow)
