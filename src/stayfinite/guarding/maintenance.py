@@ -24,7 +24,6 @@ from stayfinite.recover.rng import RngState
 from stayfinite.recover.save_meeting import SaveMeeting
 from stayfinite.report.refusal import listed
 from stayfinite.shards import is_sharded
-from stayfinite.watch.risk import bad_settings
 
 Batch = TypeVar("Batch")
 _JUMP = 4.0  # of the largest value of all state since the last copy
@@ -260,8 +259,7 @@ class Maintenance:
 
     def clean_checkpoint(self) -> Path | None:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
-        settings = bad_settings(self._run.state.optimizers)  # a learning rate of NaN is no checkpoint's
-        bad, can_go_back = self.agreed(bool(self._health.bad()) or bool(settings))
+        bad, can_go_back = self.agreed(bool(self._health.bad()))
         bad = bad or self._run.ranks.any(self._probe.look("stop").is_bad)
         if bad and can_go_back:
             self._recovery.go_back()

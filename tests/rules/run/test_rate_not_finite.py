@@ -24,7 +24,6 @@ def test_a_decay_beyond_its_last_step(least: float, codes: list[str], tmp_path: 
             guard.step(lambda: model(torch.ones(4, 2)).square().mean())
     except RunStopped:
         assert codes
-        assert list(tmp_path.glob("snapshots/*.pt"))  # of the last good copy: its learning rate is finite
     guard.close()
     found = [
         finding
