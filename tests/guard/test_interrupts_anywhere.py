@@ -23,6 +23,11 @@ from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.hooks import Listening, listen_to_updates
 from stayfinite.replay.tracer import is_unfollowed
 
+# Python itself swallows an interrupt that comes while it closes a generator which any() has left early, and says so.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning"
+)
+
 AT, TRIED = 2, 8
 BACKWARD = torch.autograd.backward
 DATA = [
