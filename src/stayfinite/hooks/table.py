@@ -171,8 +171,8 @@ def imported(event: str) -> bool:
 
 
 def missing() -> list[str]:
-    """Sentences on what this version of torch does not let us hear."""
-    return [f"{name} is not in this version of torch: {lost} is off" for name, lost in _missing.items()]
+    """Sentences on what the installed torch, or framework, does not let us hear."""
+    return [f"{name} is not in the installed version: {lost} is off" for name, lost in _missing.items()]
 
 
 def _attributes(event: str) -> list[tuple[Any, str]]:
