@@ -306,8 +306,7 @@ class Guard:
                 self._deferred.put_back_scale()
             self.recovery.scaling.hold_floor()
             self._refusal_handler.settle_scale()
-            if self.policy.rng_on_skip == "restore":
-                self._deferred.put_back_random_numbers()
+            self._owner.put_back_random_numbers(self._deferred.random_numbers_before, outcome.attempt.window)
             refusal = self._refusal_handler.answer(self._refusal_handler.facts(outcome), outcome)
             self._follow(refusal.result, optimizers)
             self._refusal_handler.conclude(refusal, None)

@@ -385,6 +385,7 @@ WRITING = """
 """
 
 
+@pytest.mark.long  # tests/sandbox/test_side_effects.py does so for more kinds
 def test_the_second_run_writes_over_nothing(tmp_path: Path) -> None:
     done = guarded(tmp_path, WRITING, "--format", "json", "--output", "out.json")
     assert done.returncode == 0 and "running the script again" in done.stderr

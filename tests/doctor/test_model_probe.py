@@ -57,6 +57,7 @@ def _codes(answer: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in answer["findings"]}
 
 
+@pytest.mark.long
 @needs_sandbox
 def test_growth_per_block_is_named_and_the_project_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(_GROWS)

@@ -3,6 +3,7 @@
 from stayfinite.findings import Finding, Incident, Severity
 from stayfinite.findings.proven import attach
 from stayfinite.findings.trial import ProofReport, Tried
+from stayfinite.report import incident as incident_text
 
 
 def finding(code: str, cause: str, line: int) -> Finding:
@@ -55,3 +56,19 @@ def test_an_incident_with_a_proof_survives_json() -> None:
     again = Incident.from_json(seen.to_json())
     assert again.tried == seen.tried and again.blame == "data" and again.standalone == "x"
     assert seen.to_json()["tried"][0]["finite"] is True  # type: ignore[index]
+
+
+def test_a_patch_that_is_another_remedy_than_the_first_proved_one_says_whose_it_is() -> None:
+    tried = [
+        Tried("float32-operation", "in float32", "proved"),
+        Tried("autocast-bfloat16", "in bfloat16", "proved"),
+    ]
+    seen = incident()
+    attach(seen, ProofReport(tried, patch="--- a/a.py\n+++ b/a.py\n-x\n+y\n", patched_by="autocast-bfloat16"))
+    assert Incident.from_json(seen.to_json()).patched_by == "autocast-bfloat16"
+    shown = [line.plain for line in incident_text._proof(seen)]
+    assert shown[2] == "Also     proved, as a change of the source: autocast-bfloat16: in bfloat16"
+    assert shown[3:5] == ["         -x", "         +y"]
+
+    attach(seen, ProofReport(tried, patch="diff", patched_by="float32-operation"))
+    assert seen.patched_by is None and "patched_by" not in seen.to_json()

@@ -18,7 +18,6 @@ from guard.saving_nursery import build
 from stayfinite.checkpoint import verify
 from stayfinite.recover.checkpoint import numbered, read
 
-KILLS = 20
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 
 
@@ -51,11 +50,14 @@ def half_written(folder: Path) -> list[Path]:
     return list((folder / "snapshots").glob(".*.tmp"))
 
 
-def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(40, marks=pytest.mark.long)])
+def test_every_kill_leaves_a_good_checkpoint(
+    kills: int, tmp_path: Path, nursery: subprocess.Popen[str]
+) -> None:
     rng = random.Random(20)
     snapshots = tmp_path / "snapshots"
     newest_step, in_the_middle, longest = 0, 0, 0.6
-    for number in range(KILLS):
+    for number in range(kills):
         for left_over in half_written(tmp_path):
             left_over.unlink()
         kill_after(nursery, tmp_path, rng.uniform(0.05, longest), in_a_write=number % 4 == 3)
@@ -75,7 +77,7 @@ def test_every_kill_leaves_a_good_checkpoint(tmp_path: Path, nursery: subprocess
         if slow:  # a busy machine needs more time
             longest *= 1.5
         in_the_middle += bool(half_written(tmp_path))
-    assert newest_step > KILLS, "the run gets on in spite of the kills"
+    assert newest_step > kills, "the run gets on in spite of the kills"
     assert in_the_middle, "some kills hit the middle of a write"
 
     guard = build(tmp_path)

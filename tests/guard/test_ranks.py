@@ -129,8 +129,8 @@ def test_a_step_costs_one_collective_of_at_most_64_bytes(reports: Reports, task:
 @pytest.mark.parametrize(
     "numbers",
     [
-        pytest.param([10000, 10001, 10002, 0, 3], id="some"),
-        pytest.param(range(1, 21), id="more", marks=pytest.mark.long),
+        pytest.param([10000, 0, 3], id="some"),
+        pytest.param([*range(1, 21), 10001, 10002], id="more", marks=pytest.mark.long),
     ],
 )
 def test_random_schedules(tmp_path: Path, numbers: Sequence[int]) -> None:

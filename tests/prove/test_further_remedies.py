@@ -276,6 +276,22 @@ for step in range(3):
     + STEP
     + "bad = not torch.isfinite(loss)\n"
 )
+MASKED_CHOICE = (
+    HEAD
+    + """net = nn.Linear(6, 5)
+opt = torch.optim.SGD(net.parameters(), 0.05)
+for step in range(14):
+    scores = net(torch.randn(16, 6))
+    allowed = torch.ones(16, 5, dtype=torch.bool)
+    if step >= 8:
+        allowed[:, 1:] = torch.rand(16, 4) > 0.3
+    scores = scores.masked_fill(~allowed, float("-inf"))
+    share, log_share = scores.softmax(-1), scores.log_softmax(-1)
+    loss = log_share[:, 0].neg().mean() + (share * log_share).sum(-1).mean()
+"""
+    + STEP
+    + "bad = not torch.isfinite(loss)\n"
+)
 COMES_TO_ZERO = (
     HEAD
     + """w = torch.ones(3, requires_grad=True)
@@ -307,19 +323,35 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
     ("text", "remedy", "line"),
     [
         pytest.param(ENTROPY, "weighted-log", "-(p * p.clamp_min(1e-30).log())", id="entropy"),
-        pytest.param(ONE_HOT, "weighted-log", "torch.log(y.clamp_min(1e-30))", id="one-hot"),
+        pytest.param(
+            ONE_HOT, "weighted-log", "torch.log(y.clamp_min(1e-30))", id="one-hot", marks=pytest.mark.long
+        ),
+        pytest.param(
+            MASKED_CHOICE,
+            "weighted-log",
+            "share * log_share.masked_fill(share == 0, 0.0)",
+            id="masked-choice",
+        ),
         pytest.param(EQUAL_VALUES, "distinct-values", ".linspace(0, 1e-4", id="equal-values"),
         pytest.param(GAMMA, "log-floor", "torch.lgamma((y + theta).clamp_min(1e-6))", id="gamma"),
         pytest.param(
             RATIO, "bounded-exponent", "(logp - old).clamp(max=40)", id="ratio", marks=pytest.mark.long
         ),
         pytest.param(UNIT, "eps-inside", ".clamp_min(1e-12).rsqrt()", id="unit"),
-        pytest.param(LENGTHS, "eps-inside", ".square()).clamp_min(1e-12).sqrt()", id="lengths"),
+        pytest.param(
+            LENGTHS, "eps-inside", ".square()).clamp_min(1e-12).sqrt()", id="lengths", marks=pytest.mark.long
+        ),
         # 4 / math.pi ** 2 on the same line divides by a number, which has no clamp_min.
         pytest.param(ASPECT, "guarded-division", "torch.where(h == 0", id="aspect"),
         # log_softmax instead would learn from what was pruned.
         pytest.param(PRUNED, "log-floor", "share.clamp_min(1e-30).log()", id="pruned"),
-        pytest.param(FULL_THROTTLE, "domain-margin", "pedal.clamp(1e-6, 1 - 1e-6)", id="full-throttle"),
+        pytest.param(
+            FULL_THROTTLE,
+            "domain-margin",
+            "pedal.clamp(1e-6, 1 - 1e-6)",
+            id="full-throttle",
+            marks=pytest.mark.long,
+        ),
         pytest.param(DRY_HOURS, "domain-margin", "rain.clamp_min(1e-6)", id="dry-hours"),
         pytest.param(BOX, "log-floor", "(w / 4.0).clamp_min(1e-6)", id="box"),
         pytest.param(TRUST, "guarded-division", "p.norm() / p.grad.norm().clamp_min(1e-6)", id="trust"),
@@ -331,7 +363,13 @@ def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
             marks=pytest.mark.long,
         ),
         # nan_to_num would leave the garbage that happens to be finite.
-        pytest.param(NEVER_WRITTEN, "zeroed-memory", "nn.Parameter(torch.zeros(4))", id="never-written"),
+        pytest.param(
+            NEVER_WRITTEN,
+            "zeroed-memory",
+            "nn.Parameter(torch.zeros(4))",
+            id="never-written",
+            marks=pytest.mark.long,
+        ),
         # A floor of 1e-6 is finite, too, but the update that it gives ruins the weights.
         pytest.param(
             SHARES, "guarded-division", "torch.where((divisor := x.sum(1, keepdim=True)) == 0", id="shares"

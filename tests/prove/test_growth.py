@@ -81,6 +81,7 @@ def test_growth_is_bounded_and_a_wider_dtype_postpones(
         assert tried[wider].verdict == "postpones" and "outputs grow on" in tried[wider].reason
 
 
+@pytest.mark.long
 @needs_fork
 def test_a_wider_dtype_postpones_where_the_batch_has_a_part_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +98,7 @@ def test_a_wider_dtype_postpones_where_the_batch_has_a_part_in_it(
         assert tried[wider].verdict == "postpones", tried[wider]
 
 
+@pytest.mark.long
 @needs_fork
 def test_going_back_at_a_lower_rate_is_tried_over_the_same_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +127,7 @@ def test_the_rate_that_an_absurd_update_asks_for_is_tried(
     assert "bounded-growth" not in tried and not tried["lower-rate"].proved
 
 
+@pytest.mark.long
 @needs_fork
 def test_the_steps_of_a_watched_loop_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its own body, with its own update, its own counter and its own schedule."""

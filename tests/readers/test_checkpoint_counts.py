@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,7 @@ def test_safetensors_counts(state: dict[str, torch.Tensor]) -> None:
             assert found(tensor.statistics) == naive(state[tensor.name])
 
 
+@pytest.mark.long
 def test_tensors_larger_than_a_piece(tmp_path: Path) -> None:
     """Across the borders of pieces and of the parts that threads share; dense, transposed and sliced."""
     large = torch.zeros(20_000_000)

@@ -91,6 +91,7 @@ def test_scan_finds_the_poisoned_checkpoint_and_that_none_is_good(config: Path, 
     assert "optim.lr is 5e-06" in printed and "peak 0.002" in printed
 
 
+@pytest.mark.long
 def test_the_unchanged_script_gets_the_same_explanation(stopped: Outcome, config: Path, folder: Path) -> None:
     watched = run_watched(EXAMPLE, config, folder, "--steps", 2)
     assert_same_explanation(watched, stopped.incidents[0])

@@ -142,6 +142,7 @@ class Incident:
     blame: str | None = None  # data, state, both, flaky; None: not examined
     tried: list[Tried] = field(default_factory=list)  # every remedy that was tried on the replay, best first
     patch: str | None = None  # a unified diff of a remedy that is proved
+    patched_by: str | None = None  # that remedy, where it is not the first of those that are proved
     test: str | None = None  # a test that fails without the patch and passes with it
     standalone: str | None = None  # a script of a few lines that fails on its own
     blame_remark: str = ""  # why nobody is blamed, where that was asked
@@ -173,6 +174,7 @@ class Incident:
             "patch": self.patch,
             "test": self.test,
             "standalone": self.standalone,
+            **({"patched_by": self.patched_by} if self.patched_by else {}),
             **({"blame_remark": self.blame_remark} if self.blame_remark else {}),
             **({"proof_remark": self.proof_remark} if self.proof_remark else {}),
             **({"growth": jsonable(self.growth)} if self.growth else {}),

@@ -30,11 +30,13 @@ def attach(incident: Incident, report: ProofReport) -> None:
     incident.blame = report.blame or incident.blame
     incident.blame_remark = report.blame_remark if incident.blame is None else ""
     incident.tried, incident.patch, incident.proof_remark = report.tried, report.patch, report.remark
+    best = report.proved
+    differs = best is not None and best.remedy != report.patched_by
+    incident.patched_by = report.patched_by if differs else None
     earlier = _made_earlier(incident, report)
     if earlier is not None and not report.remark:
         incident.proof_remark = earlier
     incident.test, incident.standalone = report.test or incident.test, report.standalone
-    best = report.proved
     kept: list[Finding] = []
     refuted: list[Finding] = []
     cured = best is None

@@ -65,10 +65,10 @@ class DeferredUpdate:
         """A loss that is not finite says nothing about the loss scale."""
         self._recovery.scaling.put_back(self._scale_before)
 
-    def put_back_random_numbers(self) -> None:
-        """As before the refused step, unless somebody has drawn numbers since: those cannot be drawn anew."""
-        if self._rng_before is not None and RngState.capture() == self._rng_after:
-            self._rng_before.restore()
+    @property
+    def random_numbers_before(self) -> RngState | None:
+        """Those of the refused step; None if somebody has drawn numbers since, which cannot be drawn anew."""
+        return self._rng_before if RngState.capture() == self._rng_after else None
 
     def forget(self) -> None:
         self._pending = None

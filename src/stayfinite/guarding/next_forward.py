@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import warnings
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from torch.nn.modules.module import register_module_forward_pre_hook
+
+_OF_COMPILED_MODULES: Final = (
+    "ignore",
+    re.compile("Using `torch.compile\\(module\\)` when there are global hooks"),
+    UserWarning,
+    None,
+    0,
+)
+"""torch warns whoever calls a compiled module while any hook waits: of this one nobody else is to hear."""
 
 
 class NextForward:
@@ -26,9 +38,12 @@ class NextForward:
                 self.stop()
                 then()
 
+        warnings.filters.insert(0, _OF_COMPILED_MODULES)  # type: ignore[attr-defined]
         self._hook = register_module_forward_pre_hook(heard)
 
     def stop(self) -> None:
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
+            with suppress(ValueError):  # somebody has set all filters anew
+                warnings.filters.remove(_OF_COMPILED_MODULES)  # type: ignore[attr-defined]

@@ -125,6 +125,7 @@ class RefusalHandler:
         scaling = self._recovery.scaling
         scaling.refused(attempt.group, overflow=outcome.trouble == "gradient" and scaling.on)
         self._recovery.undo(attempt.group, update_was_made=attempt.made)
+        self._owner.put_back_random_numbers(self._recovery.transaction.rng, attempt.window)
         self._owner.window = None
         return refused
 

@@ -13,9 +13,11 @@ from torch.optim import Optimizer
 
 from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
 from stayfinite.guarding.audit import Audit
+from stayfinite.guarding.redraw import Redraw
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.hooks.interrupts import interrupts_pass, interrupts_wait
 from stayfinite.recover.ranks import rank, world_size
+from stayfinite.recover.rng import RngState
 from stayfinite.watch.losses import Loss, as_loss, require_gradient, split_aux
 from stayfinite.watch.risk import bad_settings, update_may_break
 from stayfinite.watch.verdict import Marks, StepVerdict
@@ -49,6 +51,7 @@ class StepOwner:
         self._window: Window | None = None
         self.aux: Any = None
         self._stepped: set[int] = set()  # optimizers whose first update went well
+        self._redraw = Redraw()
 
     # -- gather: losses, then gradients
 
@@ -60,6 +63,8 @@ class StepOwner:
     @window.setter
     def window(self, window: Window | None) -> None:
         self._window = window
+        if window is None:
+            self._redraw.step_ends()
         self._run.observers.ownership.step_in = threading.get_ident() if window is not None else None
 
     def last_update(self) -> float | None:
@@ -77,8 +82,16 @@ class StepOwner:
             if not has_begun:
                 self._recovery.transaction.begin()
             self.window = Window()
+            self._redraw.step_begins()
             self._run.foresight.begin(self._run.reporter.step)
         return self.window
+
+    def put_back_random_numbers(self, began: RngState | None, window: Window) -> None:
+        """Its step is refused: go on with the numbers it began with, or with those behind the draw of its batch."""
+        if self._run.policy.rng_on_skip == "restore":
+            numbers = self._redraw.refused(began, window)
+            if numbers is not None:
+                numbers.restore()
 
     def abandon(self, optimizers: Sequence[Optimizer] = ()) -> None:
         """The user's code raised: leave no half-done step behind."""
@@ -312,6 +325,7 @@ class StepOwner:
         self._recovery.ladder.success(who, whole=not attempt.window.left_out)
         self._recovery.staging.applied(verdict.loss, verdict.grad_norm)
         self.window = None
+        self._redraw.applied()
         self._run.foresight.applied(self._run.reporter.step, verdict)
         counters = self._recovery.ladder.counters
         return self._run.reporter.of_step(

@@ -58,10 +58,10 @@ class Recovery:
         self.staging.remember()
 
     def undo(self, optimizers: Sequence[Optimizer], *, update_was_made: bool) -> None:
-        """Leave everything as it was before the step."""
+        """Leave everything as it was before the step; random numbers are the step's owner's to put back."""
         if update_was_made:
             self.transaction.undo_update(optimizers)
-        self.transaction.undo(restore_rng=self._policy.rng_on_skip == "restore")
+        self.transaction.undo(restore_rng=False)
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
 

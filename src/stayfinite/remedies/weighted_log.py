@@ -6,18 +6,26 @@ import ast
 from collections.abc import Iterator
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.remedies.floors import smallest, smallest_normal
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure, with_argument
 
 _LOGS = ("log", "log2", "log10")
+_LOGS_OF_LOGITS = ("log_softmax", "_log_softmax", "logsigmoid", "log_sigmoid_forward")
+_NEAR = 12
 
 
 class WeightedLog(Remedy):
-    """p * log(p.clamp_min(tiny)) is 0 where p is 0, as its limit is; so is the gradient that reaches what made p."""
+    """p * log(p.clamp_min(tiny)) is 0 where p is 0, as its limit is; so is the gradient that reaches what made p.
+
+    A logarithm that is made elsewhere (log_softmax of masked logits) is left out of the product where p is 0.
+    """
 
     name = "weighted-log"
-    sentence = "where p is 0 let p * log(p) be 0: a floor under the logarithm that p itself multiplies"
+    sentence = (
+        "where p is 0 let p * log(p) be 0: a floor under the logarithm, or the logarithm left out there"
+    )
     kinds = frozenset({Kind.LOG_OF_ZERO, Kind.ZERO_TIMES_INF})
     rank = 2
 
@@ -28,6 +36,9 @@ class WeightedLog(Remedy):
                 edits = tuple(_with_floor(case.site, floor))
                 if edits:
                     yield Prescription(self, case.site.file, edits)
+            filled = tuple(_filled(case)) if case.kind is Kind.ZERO_TIMES_INF else ()
+            if filled:
+                yield Prescription(self, case.site.file, filled)
 
 
 def _with_floor(site: SourceSite, floor: str) -> list[Edit]:
@@ -46,6 +57,31 @@ def _with_floor(site: SourceSite, floor: str) -> list[Edit]:
                 if text is not None:
                     found.append(_inside(site, product, node, text))
     return found
+
+
+def _filled(case: Case) -> list[Edit]:
+    """The product of p and a name that holds -inf where a logarithm, made before this line, is that of 0."""
+    site = case.site
+    assert site is not None
+    endless = [o for o in case.birth.operands if o.neginf and not o.posinf]
+    if not any(o.made_by(*_LOGS, *_LOGS_OF_LOGITS, within=_NEAR) for o in endless):
+        return []
+    found: list[Edit] = []
+    for product in site.operations("mul"):
+        factors = (argument(product, site, 0), argument(product, site, 1, "other"))
+        for number, (weight, other) in enumerate((factors, factors[::-1])):
+            if weight is None or other is None or not is_pure(weight) or list(_logarithms(other)):
+                continue
+            if _place(case, number) in endless:
+                text = f"{site.term(other)}.masked_fill({site.code(weight)} == 0, 0.0)"
+                found.append(_inside(site, product, other, text))
+    return found
+
+
+def _place(case: Case, number: int) -> Operand | None:
+    """What stands beside the factor of this number, among the operands of the birth."""
+    operands = case.birth.operands
+    return operands[1 - number] if len(operands) == 2 else None
 
 
 def _inside(site: SourceSite, product: ast.expr, node: ast.expr, text: str) -> Edit:

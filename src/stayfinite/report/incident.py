@@ -170,6 +170,9 @@ def _proof(incident: Incident) -> Iterator[Text]:
             further = ", and the next one" if best.steps == 1 else f", and the next {best.steps}"
         yield Text(f"Proved   {best.remedy}: {best.sentence}", style="bold green")
         yield Text(f"         this step is finite with it{further}{moved}")
+        other = next((one for one in incident.tried if one.remedy == incident.patched_by), None)
+        if other is not None:
+            yield Text(f"Also     proved, as a change of the source: {other.remedy}: {other.sentence}")
         yield from _change(incident.patch)
     for other in [one for one in incident.tried if one.verdict == "postpones"][:1]:
         yield Text(f"         {other.remedy}: {other.reason}", style="dim")

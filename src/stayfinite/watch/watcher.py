@@ -40,6 +40,11 @@ class Call:
     def of(cls, fn: Callable[..., Any], args: tuple[Any, ...]) -> Call:
         return cls(fn, args, _names_used(fn))
 
+    def tensors(self) -> list[Tensor]:
+        """Those it is given: as arguments, or by the names it uses."""
+        given = [leaf for value in (*self.args, *self.names.values()) for leaf in tree_leaves(value)]
+        return [leaf for leaf in given if isinstance(leaf, Tensor)]
+
     def changed_names(self) -> list[str]:
         """Names that stand for other tensors now: called again, the function would compute something else."""
         now = _names_used(self.fn)

@@ -9,8 +9,19 @@ from enum import Enum
 from stayfinite.readers.checkpoint import files
 from stayfinite.readers.checkpoint.source import Unreadable
 
-CHECKPOINT_ENDINGS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".pkl", ".pickle")
-CERTAIN_ENDINGS = (".pt", ".pth", ".ckpt", ".safetensors", ".npz", ".npy")
+CHECKPOINT_ENDINGS = (
+    ".pt",
+    ".pth",
+    ".th",
+    ".ckpt",
+    ".bin",
+    ".safetensors",
+    ".npz",
+    ".npy",
+    ".pkl",
+    ".pickle",
+)
+CERTAIN_ENDINGS = (".pt", ".pth", ".th", ".ckpt", ".safetensors", ".npz", ".npy")
 _MODEL_FILE = re.compile(
     r"^(model|pytorch_model|adapter_model|diffusion_pytorch_model)([-.].*)?\.(safetensors|bin)$"
 )

@@ -13,7 +13,7 @@ from stayfinite.readers.checkpoint.source import Source, Unreadable
 from stayfinite.readers.checkpoint.torch_legacy import load_nested
 
 NAME = "pickle"
-_TORCH_NAMES = (".pt", ".pth", ".ckpt")
+_TORCH_NAMES = (".pt", ".pth", ".th", ".ckpt")
 
 
 def sniff(head: bytes, name: str) -> bool:

@@ -230,6 +230,11 @@ class IncidentView:
         return text(self.data, "patch") or (self.findings[0].patch if self.findings else "")
 
     @property
+    def patched_by(self) -> str:
+        """Whose patch it is, where that is not the remedy that is named as proved."""
+        return text(self.data, "patched_by")
+
+    @property
     def test(self) -> str:
         """A test that shows the failure, as text."""
         found = self.data.get("test")

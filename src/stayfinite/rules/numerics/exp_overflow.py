@@ -50,9 +50,10 @@ class ExpOverflow(Rule[FailedStep]):
         for born in judged(subject, Kind.EXP_OVERFLOW):
             birth, operand = born.birth, born.how.operand
             limit = birth.fact("limit") or log(LARGEST.get(birth.dtype, 3.4e38))
+            beyond = "of a magnitude above" if birth.op in ("cosh", "sinh") else "above"
             yield self.finding(
-                f"{birth.op} of {counted(born.how.count, 'value')} above {limit:.4g}, the limit of {birth.dtype}, in "
-                f"{source_of(operand)} ({span(operand)})",
+                f"{birth.op} of {counted(born.how.count, 'value')} {beyond} {limit:.4g}, the limit of {birth.dtype}, "
+                f"in {source_of(operand)} ({span(operand)})",
                 fix=_fix(birth, operand, subject.narrows if birth == subject.births[0] else ()),
                 **told(born, "limit", "beyond"),
             )

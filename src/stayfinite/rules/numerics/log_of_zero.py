@@ -8,7 +8,7 @@ from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.findings.subjects.traced_birth import Operand, Producer
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 _STABLE = {
@@ -100,8 +100,14 @@ def _is_weight(step: FailedStep, operand: Operand | None) -> bool:
     return low is not None and high is not None and low >= 0.0 and high <= 1.0
 
 
-def _stable_form(operand: Operand | None) -> str:
+def _maker(operand: Operand | None) -> Producer | None:
+    """The op whose result was rounded to 0. A tanh further up than in 1 - tanh(x)**2 is a layer's activation."""
     made = operand.made_by(*_STABLE, within=6) if operand is not None else None
+    return None if made is not None and made.name == "tanh" and made.distance > 3 else made
+
+
+def _stable_form(operand: Operand | None) -> str:
+    made = _maker(operand)
     if operand is not None and made is not None:
         product = operand.made_by("mul", within=made.distance - 1)
         if product is not None and len(product.inputs) > 1:  # the zeros may be those of the other factor

@@ -10,6 +10,15 @@ from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import counted, judged, span, told
 
+_BY_ROWS = (
+    "normalise only rows that are not zero, or pass an eps that bounds the gradient: "
+    "F.normalize(x, dim=-1, eps=1e-4)"
+)
+_BY_ONE_NUMBER = (
+    "leave the division out where that norm is 0, or put a floor under it that usual norms never reach: "
+    "norm.clamp_min(1e-6)"
+)
+
 
 class ZeroVectorNormalised(Rule[FailedStep]):
     """A vector of norm zero was divided by its norm.
@@ -58,8 +67,5 @@ class ZeroVectorNormalised(Rule[FailedStep]):
                     if smallest is not None
                     else f"division by the norm of {counted(how.count, 'zero vector')} ({span(how.operand)})"
                 )
-                fix = (
-                    "normalise only rows that are not zero, or pass an eps that bounds the gradient: "
-                    "F.normalize(x, dim=-1, eps=1e-4)"
-                )
+                fix = _BY_ROWS if how.operand is None or how.operand.numel > 1 else _BY_ONE_NUMBER
             yield self.finding(message, fix=fix, **told(born, "zero_rows", "divisor_is", "divisor_min_abs"))
