@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from stayfinite import Guard
 
@@ -134,3 +136,26 @@ def test_bad_batches_in_a_row_that_are_handed_over_leave_no_trace(tmp_path: Path
     assert guard.counters.skipped == 5
     for value, before in zip(model.parameters(), expected, strict=True):
         assert torch.equal(value, before)
+
+
+@pytest.mark.parametrize("way", ["step", "watch", "close"])
+def test_nothing_stays_hooked(tmp_path: Path, way: str) -> None:
+    """What waits for a forward pass after a refusal: a loop that ends there, and a guard that is closed."""
+    model, optimizer, batches = _parts()
+    batches[-1][0] = torch.nan
+    guard = Guard(model, optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    before = len(torch_module._global_forward_pre_hooks), len(warnings.filters)
+    if way == "watch":
+        for batch in guard.watch(batches):
+            optimizer.zero_grad()
+            model(batch).pow(2).mean().backward()
+            optimizer.step()
+    else:
+        for batch in batches:
+            guard.step(lambda x: model(x).pow(2).mean(), batch)
+        if way == "close":
+            guard._owner.open_window()  # as `run` does between two steps
+            assert len(torch_module._global_forward_pre_hooks) > before[0]
+            guard.close()
+    assert guard.counters.skipped == 1
+    assert (len(torch_module._global_forward_pre_hooks), len(warnings.filters)) == before

@@ -97,6 +97,20 @@ for step, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=8)):
     opt.step()
 """
 )
+UNKNOWN_LABEL = (
+    HEAD
+    + """net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+dose = torch.randn(96, 1)
+dose[20] = float("nan")
+data = torch.utils.data.TensorDataset(torch.randn(96, 4), dose)
+for x, y in torch.utils.data.DataLoader(data, batch_size=8):
+    loss = (net(x) - y).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+)
 BLIND = (
     HEAD
     + """net = nn.Linear(4, 1)
@@ -188,6 +202,12 @@ def test_a_bad_row_is_imputed_where_the_loop_takes_its_batch(tmp_path: Path) -> 
     assert report.proved is not None and report.proved.remedy == "imputed" and report.patch is not None
     assert "+    x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)\n" in report.patch
     assert tried["skipped-step"].verdict == "failed"  # the running statistics hold the NaN
+
+
+def test_a_label_that_nobody_knows_is_not_learnt_as_zero(tmp_path: Path) -> None:
+    report, tried = proof(tmp_path, UNKNOWN_LABEL)
+    assert tried["imputed"].verdict != "proved" and "learnt as 0" in tried["imputed"].reason
+    assert report.proved is not None and report.proved.remedy in ("dropped-samples", "skipped-step")
 
 
 def test_a_guard_that_lets_nan_pass_is_turned_round(tmp_path: Path) -> None:

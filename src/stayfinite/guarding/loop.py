@@ -208,6 +208,7 @@ class WatchedLoop:
             self.decision.finish()
             self._follower.stop()
             self._run.foresight.rest()
+            self._owner.rest()
             self.listening = self._between
             self.decision.end_body()
 

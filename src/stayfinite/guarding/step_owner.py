@@ -86,6 +86,10 @@ class StepOwner:
             self._run.foresight.begin(self._run.reporter.step)
         return self.window
 
+    def rest(self) -> None:
+        """No forward pass of this window is to come: the loop asks for its next batch, or the guard is closed."""
+        self._redraw.step_ends()
+
     def put_back_random_numbers(self, began: RngState | None, window: Window) -> None:
         """Its step is refused: go on with the numbers it began with, or with those behind the draw of its batch."""
         if self._run.policy.rng_on_skip == "restore":

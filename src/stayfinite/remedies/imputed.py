@@ -14,6 +14,11 @@ from stayfinite.remedies.source import Edit, SourceSite, called
 _MAKERS = ("tensor", "as_tensor", "from_numpy", "asarray", "frombuffer", "stack")
 """What makes a tensor of values that torch has not computed. The op behind some of them has no name of theirs."""
 
+_WITH_WEIGHTS = frozenset(
+    ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "einsum", "convolution", "embedding", "lstm", "gru",
+     "native_batch_norm", "native_layer_norm", "native_group_norm", "_native_batch_norm_legit", "mkldnn_linear")
+)  # fmt: skip
+
 
 class Imputed(Remedy):
     """nan_to_num(x, nan=0, posinf=0, neginf=0) where x enters: every finite value stays."""
@@ -35,6 +40,8 @@ class Imputed(Remedy):
         """A bad value in some samples is one thing, a column that is bad in all of them another."""
         if case.kind is Kind.CAME_IN and case.birth.fact("bad_columns"):
             return "finite, but a column that was NaN in every sample is 0 in every sample: what makes it so stays"
+        if case.kind is Kind.CAME_IN and _is_label(case):
+            return "finite, but it is no input of the model: what nobody knows would be learnt as 0"
         return None
 
     def ways(self, case: Case) -> Iterator[Prescription]:
@@ -56,6 +63,12 @@ class Imputed(Remedy):
             if nodes:
                 return [site.replace(n, _finite(site, site.code(n))) for n in nodes]
         return _where_the_loop_takes_it(case, site)
+
+
+def _is_label(case: Case) -> bool:
+    """A part of the batch that goes to the loss, and nothing with weights is made of it on its way."""
+    ops = {one.op.removeprefix("aten.").partition(".")[0] for one in case.step.path}
+    return bool(ops) and any(not held.finite for held in case.step.batch) and ops.isdisjoint(_WITH_WEIGHTS)
 
 
 @contextmanager
