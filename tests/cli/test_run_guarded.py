@@ -136,12 +136,20 @@ HOPELESS = """
 """
 
 
-def test_a_run_that_only_fails_is_stopped_with_a_clean_checkpoint(tmp_path: Path) -> None:
-    done = guarded(tmp_path, HOPELESS, "--run-dir", "runs/a")
+HOPELESS_LOADER = HOPELESS.replace(
+    "    for step", "    loader = torch.utils.data.DataLoader(torch.randn(64, 4), 8, shuffle=True)\n    for step"
+).replace("net(torch.randn(8, 4))", "net(next(iter(loader)))")
+
+
+@pytest.mark.parametrize(("source", "line"), [(HOPELESS, 10), (HOPELESS_LOADER, 11)], ids=["range", "next"])
+def test_a_run_that_only_fails_is_stopped_with_a_clean_checkpoint(
+    tmp_path: Path, source: str, line: int
+) -> None:
+    done = guarded(tmp_path, source, "--run-dir", "runs/a")
     assert done.returncode == 1 and "came to its end" not in done.stdout
     assert "Traceback" not in done.stderr
     assert "10 failures in a row" in done.stderr and "clean checkpoint" in done.stderr
-    assert "train.py:10" in done.stderr
+    assert f"train.py:{line}" in done.stderr
     (saved,) = (tmp_path / "runs/a/snapshots").glob("*.pt")
     assert verify(saved).healthy
 

@@ -126,6 +126,24 @@ def test_stop_at_the_first(tmp_path: Path, loop: bool) -> None:
     assert run.guard.counters.applied == 3 and "step" not in vars(run.optimizer)
 
 
+@pytest.mark.parametrize("leave_by", ["break", "close"])
+def test_a_loop_for_each_batch_is_stopped_too(tmp_path: Path, leave_by: str) -> None:
+    """A loop that is left cannot be told that the run has ended: whoever trains on in it is."""
+    run = Run(tmp_path, True, set(range(5, 40)))
+    with pytest.raises(RunStopped, match="10 failures in a row at step 14"):
+        for index in range(40):
+            bodies = iter(run.guard.watch([index]))
+            for number in bodies:
+                run.optimizer.zero_grad()
+                run.loss(number).backward()
+                run.optimizer.step()
+                if leave_by == "break":
+                    break
+                bodies.close()
+    assert run.guard.counters.applied == 5 and run.guard.counters.skipped == 10
+    assert run.guard.bad_state() == []
+
+
 def test_too_few_applied_updates_stop_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, False, {i for i in range(40) if i % 3}, policy=Policy(min_applied_window=20))
     with pytest.raises(RunStopped, match="less than 50% of the last 20 steps"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -128,11 +128,15 @@ class WatchedLoop:
             attempt.not_repeatable = str(reason)
 
     def _conclude_at_once(self) -> None:
-        """A refusal whose batch cannot be handed out again. The loop is over, so nothing is left to be stopped."""
+        """A refusal whose batch cannot be handed out again. The loop is over: if this ends the run, it ends with the next
+        backward pass, if there is one (`next(iter(loader))` is a loop for each batch).
+        """
         refusal = self._take_refusal()
         if refusal is not None:
-            with suppress(RunStopped):  # a framework's steps were run again when they were refused
+            try:  # a framework's steps were run again when they were refused
                 self._conclude(refusal, self._follower.locate_framework_steps(refusal))
+            except RunStopped as stopped:
+                self._run.recovery.ladder.ended = stopped
 
     def listen_always(self) -> None:
         """Guard updates outside of any loop over batches, too: each is then a step of its own."""
@@ -224,6 +228,9 @@ class WatchedLoop:
     # -- what the body does
 
     def before_backward(self) -> Marks | None:
+        ended = self._run.recovery.ladder.ended
+        if self.listening and ended is not None:
+            raise ended
         return self.decision.before_backward() if self.listening else None
 
     @interrupts_wait()
