@@ -137,7 +137,8 @@ HOPELESS = """
 
 
 HOPELESS_LOADER = HOPELESS.replace(
-    "    for step", "    loader = torch.utils.data.DataLoader(torch.randn(64, 4), 8, shuffle=True)\n    for step"
+    "    for step",
+    "    loader = torch.utils.data.DataLoader(torch.randn(64, 4), 8, shuffle=True)\n    for step",
 ).replace("net(torch.randn(8, 4))", "net(next(iter(loader)))")
 
 

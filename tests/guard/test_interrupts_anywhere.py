@@ -23,9 +23,10 @@ from stayfinite.guarding.loop import WatchedLoop
 from stayfinite.hooks import Listening, listen_to_updates
 from stayfinite.replay.tracer import is_unfollowed
 
-# Python itself swallows an interrupt that comes while it closes a generator which any() has left early, and says so.
+# Python itself swallows an interrupt that comes while it closes a generator which any() has left early, or while it
+# runs a finalizer (of what an earlier test left), and says so.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning"
+    "ignore:Exception ignored in. <(generator|finalize):pytest.PytestUnraisableExceptionWarning"
 )
 
 AT, TRIED = 2, 8

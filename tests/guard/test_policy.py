@@ -142,6 +142,9 @@ def test_a_loop_for_each_batch_is_stopped_too(tmp_path: Path, leave_by: str) -> 
                 bodies.close()
     assert run.guard.counters.applied == 5 and run.guard.counters.skipped == 10
     assert run.guard.bad_state() == []
+    other = Run(tmp_path / "other", True, set())
+    other.go()
+    assert other.guard.counters.applied == 10, "a run that has ended stops no other"
 
 
 def test_too_few_applied_updates_stop_the_run(tmp_path: Path) -> None:

@@ -128,15 +128,15 @@ class WatchedLoop:
             attempt.not_repeatable = str(reason)
 
     def _conclude_at_once(self) -> None:
-        """A refusal whose batch cannot be handed out again. The loop is over: if this ends the run, it ends with the next
-        backward pass, if there is one (`next(iter(loader))` is a loop for each batch).
+        """A refusal whose batch cannot be handed out again. The loop is over: if this ends the run, its next backward
+        pass says so, if there is one (`next(iter(loader))` is a loop for each batch).
         """
         refusal = self._take_refusal()
         if refusal is not None:
             try:  # a framework's steps were run again when they were refused
                 self._conclude(refusal, self._follower.locate_framework_steps(refusal))
-            except RunStopped as stopped:
-                self._run.recovery.ladder.ended = stopped
+            except RunStopped as stopped:  # as itself it would keep alive all that its traceback has
+                self._run.recovery.ladder.ended = str(stopped), stopped.checkpoint
 
     def listen_always(self) -> None:
         """Guard updates outside of any loop over batches, too: each is then a step of its own."""
@@ -228,16 +228,17 @@ class WatchedLoop:
     # -- what the body does
 
     def before_backward(self) -> Marks | None:
-        ended = self._run.recovery.ladder.ended
-        if self.listening and ended is not None:
-            raise ended
         return self.decision.before_backward() if self.listening else None
 
     @interrupts_wait()
     def saw_backward(self, roots: Sequence[Tensor], before: Marks | None) -> bool:
         """Whether it reached a parameter of this run."""
         self._follower.saw_loss(roots[0])
-        return self.listening and before is not None and self.decision.saw_backward(roots, before)
+        is_ours = self.listening and before is not None and self.decision.saw_backward(roots, before)
+        ended = self._run.recovery.ladder.ended
+        if is_ours and ended is not None:
+            raise RunStopped(*ended)
+        return is_ours
 
     @interrupts_wait()
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:

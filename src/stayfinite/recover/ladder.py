@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from stayfinite.recover.policy import Action, Policy, RunStopped
+from stayfinite.recover.policy import Action, Policy
 
 
 @dataclass(slots=True)
@@ -66,7 +66,8 @@ class Ladder:
         self._in_a_row: dict[int, int] = {}
         self.spikes_in_a_row = 0
         self.left_out_in_a_row = 0
-        self.ended: RunStopped | None = None  # said where nobody could hear it: whoever trains on is told
+        # what RunStopped says, where the loop was left and could not raise it
+        self.ended: tuple[str, str | None] | None = None
         self._recent: deque[bool] = deque(maxlen=self.policy.min_applied_window)
 
     def failures_of(self, who: Collection[int] = _THE_ONLY_ONE) -> int:
