@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
+from hypothesis import HealthCheck, settings
 
 import preloaded
 
@@ -26,6 +27,10 @@ LONG = ("systems", "cases", "replay", "cli")
 ALWAYS = (
     "fp16_distillation"  # the one of the five systems that `make test` trains; `make test-long` has them all
 )
+
+
+settings.register_profile("no times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no times")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -442,3 +442,10 @@ def test_an_unchanged_script_that_grows_is_warned_in_time(
     assert bool(forecasts) == foretold == ("warning RUN018: the largest output of 1 (Linear)" in done.stderr)
     assert all(line["limit"] == 65504 for line in forecasts)
     assert not foretold or forecasts[0]["step"] <= 24  # it overflows at step 36
+
+
+def test_the_file_that_the_report_names_is_written_whatever_the_format(tmp_path: Path) -> None:
+    done = guarded(tmp_path, LOADER, "--no-prove", "--locate", "off", "--output", "out.json")
+    assert f"{tmp_path / 'out.json'}" in done.stderr.replace("\n", "")
+    (incident,) = json.loads((tmp_path / "out.json").read_text())["incidents"]
+    assert incident["step"] == 37

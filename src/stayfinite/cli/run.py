@@ -104,7 +104,10 @@ _OTHER_LAUNCHERS = {
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write incidents here."
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write incidents here, as JSON.",
 )
 @click.option("--max-incidents", type=click.IntRange(min=1), default=10, show_default=True)
 @click.option(

@@ -15,7 +15,7 @@ _ERROR_SHOWN = 300
 
 def write(options: Options, run_dir: Path | None, incidents: list[Incident]) -> None:
     """Write what was asked for: --output, and incidents/NNNN/ in the folder of the run."""
-    if options.output is not None and options.form == "json":
+    if options.output is not None:
         document = {"schema": SCHEMA, "incidents": [incident.to_json() for incident in incidents]}
         _write_whole(options.output, dumps(document, indent=2) + "\n")
     if run_dir is not None and incidents:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
@@ -25,6 +26,7 @@ from stayfinite.launch.options import Options
 from stayfinite.launch.run_folder import RunFolder
 from stayfinite.launch.script_guard import ScriptGuard
 from stayfinite.launch.training_parts import training_parts
+from stayfinite.launch.training_thread import TrainingThread
 from stayfinite.launch.unguarded_ranks import obstacle_of_ranks
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Action, Policy
@@ -46,12 +48,14 @@ class ScriptTraining:
         policy: Policy | None,
         options: Options,
         folder: RunFolder,
+        thread: TrainingThread,
         launched: int = 1,
     ) -> None:
-        """`policy`: None refuses nothing. `launched`: how many ranks were started like this one."""
+        """`policy`: None refuses nothing. `thread`: who trains. `launched`: how many ranks were started so."""
         self._observers, self._detector, self._tracer = observers, detector, detector.tracer
         self._policy, self._options, self._folder = policy, options, folder
-        self._launched = launched
+        self._thread, self._launched = thread, launched
+        self._trained_elsewhere = False  # another thread updates what is guarded
         self._guard: ScriptGuard | None = None
         self._loop: WatchedLoop | None = None
         self._listening = ExitStack()
@@ -105,6 +109,8 @@ class ScriptTraining:
             )
         if self.beside is not None:
             yield self.beside
+        if self._thread.others_train and self.obstacle is None:
+            yield "Another thread of the script trains, too: its steps were not watched."
         if self.mended:
             yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
 
@@ -113,13 +119,20 @@ class ScriptTraining:
     def _wait_for_forward(self) -> None:
         """The last moment before a step can change anything is the first forward pass."""
         if self._first_forward is None:
-            self._first_forward = register_module_forward_pre_hook(lambda module, args: self._begin())
+            self._first_forward = register_module_forward_pre_hook(self._forward)
+
+    def _forward(self, module: Any, args: Any) -> None:
+        if torch.is_grad_enabled():  # without: somebody looks at a model, perhaps in a thread of its own
+            self._begin()
+            if self._thread.is_this:
+                self._tracer.follow_this_thread()
 
     def _optimizer_was_made(self) -> None:
         """Another optimizer, another set of things to guard; nothing of the old one is kept alive."""
         if self._guard is not None:
             self._forget()
             gc.collect()  # models that the script has dropped must not live on in a cycle of references
+        self._tracer.follow_this_thread()
         self._wait_for_forward()
         self._wait_for_steps()
         self._hear_frameworks()
@@ -134,7 +147,12 @@ class ScriptTraining:
 
     def _first_step(self, stepped: weakref.ref[Optimizer], original: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = stepped()
-        if self._guard is None and optimizer is not None and (args or kwargs.get("closure") is not None):
+        if (
+            self._guard is None
+            and self._thread.is_this
+            and optimizer is not None
+            and (args or kwargs.get("closure") is not None)
+        ):
             self._begin()
             if self._loop is not None:
                 return around_step(self, optimizer)(original, *args, **kwargs)
@@ -142,8 +160,10 @@ class ScriptTraining:
 
     def _optimizers(self) -> list[Optimizer]:
         """Those of the script that are alive."""
-        known = self._observers.optimizers.known.values()
-        return [optimizer for w in known if (optimizer := w.optimizer()) is not None]
+        known = (seen.optimizer() for seen in self._observers.optimizers.known.values())
+        return [
+            optimizer for optimizer in known if optimizer is not None and self._thread.may_train(optimizer)
+        ]
 
     def _hear_frameworks(self) -> None:
         """Those that the script has imported by now."""
@@ -163,9 +183,12 @@ class ScriptTraining:
             return
         if get_worker_info() is not None:
             return  # a transform that is a module, in a worker of a DataLoader: nothing is trained there
-        if self._first_forward is not None:
+        if not self._thread.claim():
+            return
+        if self._first_forward is not None and not self._options.traced:
             self._first_forward.remove()
             self._first_forward = None
+        self._tracer.follow_this_thread()
         with self._tracer.only_looking():
             try:
                 self._make_guard(optimizers)
@@ -249,11 +272,22 @@ class ScriptTraining:
                 return result
         return original(tensors, *args, **kwargs)
 
+    @property
+    def _loop_of_this_thread(self) -> WatchedLoop | None:
+        """What hears the calls that are made here; None in another thread than the one that trains."""
+        if not self._thread.is_this:
+            return None
+        if self._trained_elsewhere and self._guard is not None:
+            self._forget()
+            self.obstacle = "several of its threads train the same parameters"
+        return self._loop
+
     def before_backward(self) -> Any:
-        return self._loop.before_backward() if self._loop is not None else None
+        loop = self._loop_of_this_thread
+        return loop.before_backward() if loop is not None else None
 
     def saw_backward(self, roots: Sequence[Tensor], before: Any) -> None:
-        if self._loop is not None:
+        if self._loop is not None and self._thread.is_this:
             with self._tracer.only_looking():
                 if not self._loaders.drive:
                     self._loop.decision.put_back_aftermath()
@@ -262,12 +296,14 @@ class ScriptTraining:
                 self._detector.check_losses(roots)  # of tensors that no optimizer holds
 
     def saw_clip(self, gradients: Sequence[Tensor]) -> Tensor | None:
-        if self._loop is None or self._tracer.active:
+        if self._loop is None or self._tracer.active or not self._thread.is_this:
             return None
         return self._loop.saw_clip(gradients)
 
     def wants_step(self, optimizer: Optimizer, step: Callable[[], Any], closure: Any) -> Any:
-        loop = self._loop
+        loop = self._loop_of_this_thread
+        if not self._thread.is_this:
+            self._trained_elsewhere = True
         if loop is None or self._observers.scalers.skips(optimizer):
             return step()
         with self._tracer.only_looking():

@@ -29,6 +29,7 @@ from stayfinite.launch.script import ScriptEnd, without_our_frames
 from stayfinite.launch.script_training import ScriptTraining
 from stayfinite.launch.signs import sign_of_trouble
 from stayfinite.launch.suspicions import Suspicion
+from stayfinite.launch.training_thread import TrainingThread
 from stayfinite.observers.gradients import gradient_facts
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.recover import Policy
@@ -48,12 +49,13 @@ class Session:
     ) -> None:
         self.options, self._files, self._place = options, files, place or RankPlace()
         self.tracer = Tracer()
-        self.observers = RunObservers(tracer=self.tracer)
+        thread = TrainingThread()
+        self.observers = RunObservers(thread, self.tracer)
         self.history = self.observers.history
         self.detector = FailureDetector(self.observers, self.tracer)
         self.folder = RunFolder(options.run_dir, self._place.rank)
         self.training = ScriptTraining(
-            self.observers, self.detector, self._policy(), options, self.folder, self._place.ranks
+            self.observers, self.detector, self._policy(), options, self.folder, thread, self._place.ranks
         )
         self._has_spawned = False
         self.sign: str | None = None  # of trouble in a script that never trained

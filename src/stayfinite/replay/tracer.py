@@ -49,7 +49,7 @@ class _Ops(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tracer = self.tracer
-        if not tracer.active or tracer.looking or _quiet.depth:
+        if not tracer.active or tracer.looking or _quiet.depth or tracer.modes[1] is not self:
             return func(*args, **(kwargs or {}))
         return tracer.follower.run(func, args, kwargs or {})
 
@@ -60,18 +60,22 @@ class _Calls(TorchFunctionMode):
         self.tracer = tracer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.tracer.modes[0] is not self:
+            return func(*args, **(kwargs or {}))
         return self.tracer._called(func, args, kwargs or {})
 
 
 class Tracer:
-    """Follows everything that torch does in this thread while it is entered."""
+    """Follows everything that torch does in one thread while it is entered."""
 
     def __init__(self) -> None:
         self.follower = Follower()
         self.active = False
         self.looking = 0
         self._retained = Retained()
-        self._ops, self._calls = _Ops(self), _Calls(self)
+        self.modes = _Calls(self), _Ops(self)
+        self._entered: dict[threading.Thread, tuple[_Calls, _Ops]] = {}  # numbers of threads come again
+        self._thread: threading.Thread | None = None
         self._undo: list[Callable[[], object]] = []
 
     # -- on and off --------------------------------------------------------------------------------------
@@ -90,16 +94,31 @@ class Tracer:
         self.active = True
         _LIVING.add(self)
         self.follower.modules.watch()
-        push_mode(self._calls)
-        push_mode(self._ops)
+        self._enter_modes()
         self._undo = [
             compiled_code_runs_eagerly(),
             fast_paths_stay(),
-            lambda: pop_mode(self._ops),
-            lambda: pop_mode(self._calls),
+            self._leave_modes,
             self.follower.modules.stop,
             listen_to_updates(self._optimizer_begins, self._optimizer_ends).stop,
         ]
+
+    def _enter_modes(self) -> None:
+        self._thread = threading.current_thread()
+        self._entered[self._thread] = self.modes
+        for mode in self.modes:
+            push_mode(mode)
+
+    def _leave_modes(self) -> None:
+        for mode in reversed(self._entered.pop(threading.current_thread(), ())):
+            pop_mode(mode)
+
+    def follow_this_thread(self) -> None:
+        """From here on; modes are a thread's own, and those of the thread that was followed only pass on now."""
+        if self.active and self._thread is not threading.current_thread():
+            self._leave_modes()
+            self.modes = _Calls(self), _Ops(self)
+            self._enter_modes()
 
     def stop(self) -> None:
         """Stop following; what was seen stays."""
