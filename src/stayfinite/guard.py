@@ -366,6 +366,8 @@ class Guard:
     def close(self) -> None:
         """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
+        if not self.ranks.together:
+            self.loop.decision.finish()  # an error of the script may have come before its last update was on record
         self._owner.rest()
         self._maintenance.look_at_the_end()
         self._reporter.last_update(self._owner.last_update())

@@ -98,7 +98,9 @@ class ScriptTraining:
             yield f"The run was watched but not guarded: {self.obstacle}"
         elif self.refused:
             counts = self.counts
-            refused = "1 update was" if self.refused == 1 else f"{self.refused} updates were"
+            # two optimizers may be refused in the body that ends the run: the second is counted, and told by nobody
+            number = max(self.refused, counts.skipped)
+            refused = "1 update was" if number == 1 else f"{number} updates were"
             yield (
                 f"{refused} not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
@@ -106,7 +108,8 @@ class ScriptTraining:
         if self.beside is not None:
             yield self.beside
         if self.mended:
-            yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
+            what = "a batch" if self.mended == 1 else f"{self.mended} batches"
+            yield f"Buffers that {what} without an update had left with NaN or Inf are as they were before."
 
     # -- when there is something to guard
 
@@ -224,8 +227,8 @@ class ScriptTraining:
         if self._guard is None:
             return
         self._loaders.leave()
-        self.counts.add(self._guard.counters)
         self._guard.close()
+        self.counts.add(self._guard.counters)
         self._observers.history.guarded = self._detector.guarded = False
         self._loaders.forget()
         self._guard = self._loop = None
