@@ -366,11 +366,12 @@ class Guard:
     def close(self) -> None:
         """Wait for the last verdict, look at all state once more, and close the record. Also done at exit."""
         self.settle()
-        if not self.ranks.together:
-            self.loop.decision.finish()  # an error of the script may have come before its last update was on record
         self._owner.rest()
         self._maintenance.look_at_the_end()
-        self._reporter.last_update(self._owner.last_update())
+        # An error may have come before the last update was on record: what it knows of the one before is noted at that.
+        waiting = self.loop.decision.off_record
+        last = self._owner.last_update() if waiting is None else waiting.verdict.update_ratio
+        self._reporter.last_update(last)
         self.explainer.conclude()
         self._foresight.close()
         self._reporter.close()

@@ -227,8 +227,8 @@ class ScriptTraining:
         if self._guard is None:
             return
         self._loaders.leave()
-        self._guard.close()
         self.counts.add(self._guard.counters)
+        self._guard.close()
         self._observers.history.guarded = self._detector.guarded = False
         self._loaders.forget()
         self._guard = self._loop = None

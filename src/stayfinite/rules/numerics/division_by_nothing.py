@@ -20,8 +20,8 @@ _WORDS = {
 _FIXES = {
     "count": "divide by count.clamp(min=1) and filter what has nothing to count",
     "sum": "divide by count.clamp(min=1) and filter what has nothing to count",
-    "empty sum": "give every row at least one entry (a self loop of the node, a key that no mask hides), or leave rows "
-    "without one out; divide them by 1",
+    "empty sum": "give every row at least one entry (a self loop of the node, a key that no mask hides), or divide "
+    "rows that have none by 1",
 }
 _OTHERWISE = "find out why the divisor is zero; where zero is legal, clamp it away from 0"
 
