@@ -99,7 +99,7 @@ class Guard:
         run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
         self.run_dir, self.recovery, self.ranks = run.folder, run.recovery, run.ranks
         self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
-        self._audit = Audit(self.state, run.device, run.reporter.finding)
+        self._audit = Audit(self.state, run.device, run.reporter.finding, run.observers.module_loads)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
             self._reporter.tell("warning", unknown)
         self.recovery.staging.begin()
