@@ -99,7 +99,7 @@ class Guard:
         run = self._guarded_run(plan, probe, run_dir, listeners, quiet)
         self.run_dir, self.recovery, self.ranks = run.folder, run.recovery, run.ranks
         self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
-        self._audit = Audit(self.state, run.device, run.reporter.finding)
+        self._audit = Audit(self.state, run.device, run.reporter.finding, run.observers.module_loads)
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
             self._reporter.tell("warning", unknown)
         self.recovery.staging.begin()
@@ -368,7 +368,10 @@ class Guard:
         self.settle()
         self._owner.rest()
         self._maintenance.look_at_the_end()
-        self._reporter.last_update(self._owner.last_update())
+        # An error may have come before the last update was on record: what it knows of the one before is noted at that.
+        waiting = self.loop.decision.off_record
+        last = self._owner.last_update() if waiting is None else waiting.verdict.update_ratio
+        self._reporter.last_update(last)
         self.explainer.conclude()
         self._foresight.close()
         self._reporter.close()

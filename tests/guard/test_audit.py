@@ -14,6 +14,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from guard.models import CNN, GPT, images, texts
 from stayfinite import Guard, Severity
+from stayfinite.findings import examine
+from stayfinite.watch.setup import examine_setup
 
 
 def codes(guard: Guard) -> set[str]:
@@ -264,3 +266,11 @@ def test_findings_are_on_record(tmp_path: Path) -> None:
     guard.close()
     text = (tmp_path / "run.jsonl").read_text(encoding="utf-8")
     assert text.count('"event":"finding"') == len(guard.audit) == 2
+
+
+@pytest.mark.parametrize(("value", "code"), [(2e38, "STA002"), (float("nan"), "STA001")])
+def test_what_a_file_brought_is_not_called_uninitialised(value: float, code: str) -> None:
+    held = [("parameter", "module.net.weight", torch.tensor([1.0, value]))]
+    for loaded, cause in (({"net.weight"}, "CHECKPOINT_CORRUPT"), (set[str](), "UNINITIALIZED_MEMORY")):
+        (found,) = examine(examine_setup(held, [], {}, None, loaded))
+        assert (found.code, found.cause) == (code, cause) and ("loaded so" in found.message) == bool(loaded)

@@ -14,6 +14,7 @@ from stayfinite.findings import Incident, Severity
 from stayfinite.launch.options import Options
 from stayfinite.launch.script import ScriptEnd
 from stayfinite.launch.session import Session
+from stayfinite.launch.suspicions import Suspicion, Suspicions
 
 Watched = Callable[..., tuple[Session, list[Incident]]]
 
@@ -255,3 +256,14 @@ def test_the_rate_that_a_load_brings_is_recorded(watched: Watched) -> None:
     """)
     (load,) = session.observers.optimizers.load_events()
     assert (load.lr_before, load.lr_after, load.lr_used) == (0.1, 0.5, 0.5)
+
+
+def test_a_refusal_that_is_told_late_keeps_its_step() -> None:
+    """What the script reads of a refused loss comes before the refusal is told, and counts as the next step's."""
+    suspicions = Suspicions()
+    suspicions.add(Suspicion("loss", 4, None, seconds=2.0))
+    suspicions.add(Suspicion("loss", 3, None, touched_state=True, seconds=1.9))
+    (failure,) = suspicions.failures(trained=True)
+    assert failure.step == 3 and failure.touched_state
+    suspicions.add(Suspicion("loss", 7, None, touched_state=True))
+    assert failure.step == 3

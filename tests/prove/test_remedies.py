@@ -111,6 +111,21 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=8):
     opt.step()
 """
 )
+UNKNOWN_LABEL_OF_AN_ARRAY = (
+    HEAD
+    + """import numpy as np
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+inputs, doses = np.random.RandomState(0).randn(12, 8, 4), np.ones((12, 8, 1))
+doses[3, 2] = np.nan
+for x, y in zip(inputs, doses):
+    out = net(torch.tensor(x, dtype=torch.float))
+    loss = nn.functional.mse_loss(out, torch.tensor(y, dtype=torch.float))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+)
 BLIND = (
     HEAD
     + """net = nn.Linear(4, 1)
@@ -208,6 +223,12 @@ def test_a_label_that_nobody_knows_is_not_learnt_as_zero(tmp_path: Path) -> None
     report, tried = proof(tmp_path, UNKNOWN_LABEL)
     assert tried["imputed"].verdict != "proved" and "learnt as 0" in tried["imputed"].reason
     assert report.proved is not None and report.proved.remedy in ("dropped-samples", "skipped-step")
+
+
+def test_nor_is_one_that_came_without_a_loader(tmp_path: Path) -> None:
+    report, tried = proof(tmp_path, UNKNOWN_LABEL_OF_AN_ARRAY)
+    assert "imputed" not in tried or "learnt as 0" in tried["imputed"].reason
+    assert report.proved is None or report.proved.remedy != "imputed"
 
 
 def test_a_guard_that_lets_nan_pass_is_turned_round(tmp_path: Path) -> None:

@@ -161,6 +161,13 @@ def test_the_reasons() -> None:
     for _ in range(10):
         tenth.failure(state_is_bad=False, is_spike=False)
     assert tenth.reason_to_stop() == "stopped at 10 failures in a row"
+    together, by_turns = Ladder(Policy()), Ladder(Policy())
+    for _ in range(10):
+        together.failure((1, 2), state_is_bad=False, is_spike=False)
+        for one in (1, 2):
+            by_turns.failure((one,), state_is_bad=False, is_spike=False)
+    assert together.reason_to_stop() == "stopped at 10 failures in a row"
+    assert by_turns.reason_to_stop() == "stopped at 10 failures in a row of one optimizer"
 
 
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ import torch
 
 from stayfinite.findings import Finding, Severity, examine, worst_first
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import ClipCall, Place, RunRecord
+from stayfinite.findings.subjects.run_record import ClipCall, LoadEvent, Place, RunRecord
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.setup import examine_setup, watch_autocast
 
@@ -21,12 +21,21 @@ _UPDATE_MAY_BREAK = ("STA003", "STA004")
 class Audit:
     """Examines the set-up when the guard is made, and again when the first forward pass has shown more."""
 
-    def __init__(self, state: TrainingState, device: torch.device, say: Callable[[Finding], None]) -> None:
+    def __init__(
+        self,
+        state: TrainingState,
+        device: torch.device,
+        say: Callable[[Finding], None],
+        loads: Sequence[LoadEvent] = (),
+    ) -> None:
         self.findings: list[Finding] = []
         self._device = device
         self._say = say
         self._autocast_seen: set[str] = set()
-        self._setup = examine_setup(state.tensors(), state.optimizers, state.parameter_names, state.scaler)
+        brought = {name for load in loads for name in (*load.nonfinite, *(name for name, _ in load.enormous))}
+        self._setup = examine_setup(
+            state.tensors(), state.optimizers, state.parameter_names, state.scaler, brought
+        )
         self._examine()
 
     def _examine(self) -> None:

@@ -278,6 +278,11 @@ class DecisionMaker:
         if earlier is not None:  # several updates in one body: only the last can be replayed
             self._refusal_handler.conclude(earlier, None)
 
+    @property
+    def off_record(self) -> Outcome | None:
+        """What was applied last, if it is not on record yet."""
+        return self._decision.outcome if self._decision is not None else None
+
     def finish(self) -> None:
         """Nothing more belongs to the last decision: what was applied is on record now."""
         self._next_forward.stop()

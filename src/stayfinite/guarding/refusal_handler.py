@@ -185,12 +185,13 @@ class RefusalHandler:
         return mended
 
     def _put_back_bad_buffers(self) -> bool:
-        bad = not self._run.health.after_forward()
-        if bad:
-            self._recovery.transaction.undo_last_batch()
-            if not self._run.health.after_forward():  # an earlier micro-batch had done it
-                self._recovery.transaction.undo(restore_rng=False)
-        return bad
+        """True if buffers were bad and are not any more; what a checkpoint brought was bad before the step."""
+        if self._run.health.after_forward():
+            return False
+        self._recovery.transaction.undo_last_batch()
+        if not self._run.health.after_forward():  # an earlier micro-batch had done it
+            self._recovery.transaction.undo(restore_rng=False)
+        return self._run.health.after_forward()
 
     # -- recover: climb the ladder
 

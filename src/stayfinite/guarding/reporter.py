@@ -193,7 +193,8 @@ class RunReporter:
         so_far = (
             " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
         )
-        where = f"A clean checkpoint is {saved}." if saved else "No clean checkpoint could be written."
+        what = "The state that it began with" if hopeless else "A clean checkpoint"
+        where = f"{what} is {saved}." if saved else "No clean checkpoint could be written."
         message = (
             f"{reason} at step {self.step - 1}: {why}.{cause_and_fix(self.explained)}{so_far} "
             f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "

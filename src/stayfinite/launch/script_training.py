@@ -102,7 +102,9 @@ class ScriptTraining:
             yield f"The run was watched but not guarded: {self.obstacle}"
         elif self.refused:
             counts = self.counts
-            refused = "1 update was" if self.refused == 1 else f"{self.refused} updates were"
+            # two optimizers may be refused in the body that ends the run: the second is counted, and told by nobody
+            number = max(self.refused, counts.skipped)
+            refused = "1 update was" if number == 1 else f"{number} updates were"
             yield (
                 f"{refused} not applied{'; the weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
@@ -112,7 +114,8 @@ class ScriptTraining:
         if self._thread.others_train and self.obstacle is None:
             yield "Another thread of the script trains, too: its steps were not watched."
         if self.mended:
-            yield f"Buffers that {self.mended} skipped steps had left with NaN or Inf are as they were before them."
+            what = "a batch" if self.mended == 1 else f"{self.mended} batches"
+            yield f"Buffers that {what} without an update had left with NaN or Inf are as they were before."
 
     # -- when there is something to guard
 

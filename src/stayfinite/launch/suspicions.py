@@ -64,6 +64,9 @@ class Suspicions:
         for known in self.all:
             if known.key == new.key or known.shares_a_birth(new):
                 known.count += 1
+                if known.evidence is None and new.evidence is None and new.step < known.step:
+                    # A refusal is told when its body is over: what was read of it before that counts as later.
+                    known.step, known.seconds = new.step, new.seconds
                 dealt_with = known.progress and not new.expected
                 if not known.touched_state and (dealt_with or (known.expected and new.expected)):
                     # The script, or its scaler, dealt with the earlier one; this one is what counts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,9 +27,11 @@ from stayfinite.observers.targets import TargetObserver
 from stayfinite.observers.traced_replicas import TracedReplicas
 from stayfinite.replay import Tracer
 from stayfinite.replay.living import living_models
-from stayfinite.replay.measure import is_bad
+from stayfinite.replay.measure import magnitude, measurable
 from stayfinite.replay.sites import is_ours, own_frame, user_frame
 from stayfinite.replay.tracer import unfollowed
+
+_ENORMOUS = 1e15  # no weight is so large; its square times the width of a layer is beyond float32
 
 
 class RunObservers:
@@ -148,17 +151,27 @@ class RunObservers:
         with unfollowed():
             items = state.items() if isinstance(state, Mapping) else ()
             weights = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+            sizes = [
+                (name, value, magnitude(value))
+                for name, value in items
+                if isinstance(value, torch.Tensor) and measurable(value)
+            ]
             bad = [
                 name
-                for name, value in items
-                if isinstance(value, torch.Tensor)
-                and is_bad(value)
-                and (name in weights or not _is_mask(name, value))
+                for name, value, size in sizes
+                if not math.isfinite(size) and (name in weights or not _is_mask(name, value))
+            ]
+            enormous = [
+                (name, size) for name, _, size in sizes if name in weights and _ENORMOUS < size < math.inf
             ]
         if self.replicas is not None:
             self.replicas.loaded(module, state)
         self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
-        self.module_loads.append(LoadEvent("module", here(), self.history.step, nonfinite=tuple(bad[:16])))
+        self.module_loads.append(
+            LoadEvent(
+                "module", here(), self.history.step, nonfinite=tuple(bad[:16]), enormous=tuple(enormous[:16])
+            )
+        )
         return result
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from itertools import takewhile
 
 from stayfinite.recover.policy import Action, Policy
 
@@ -78,6 +79,11 @@ class Ladder:
     def failures_in_a_row(self) -> int:
         """The longest row of any optimizer."""
         return max(self._in_a_row.values(), default=0)
+
+    def _of_whom(self) -> str:
+        """Several optimizers with updates of their own fail by turns: more were refused than the row says."""
+        refused = len(list(takewhile(lambda applied: not applied, reversed(self._recent))))
+        return " of one optimizer" if refused > self.failures_in_a_row else ""
 
     @property
     def is_calm(self) -> bool:
@@ -160,7 +166,7 @@ class Ladder:
             times = (
                 "the first failure"
                 if self.policy.stop_after == 1
-                else f"{self.failures_in_a_row} failures in a row"
+                else f"{self.failures_in_a_row} failures in a row{self._of_whom()}"
             )
             return f"stopped at {times}"
         if self.applied_too_few:

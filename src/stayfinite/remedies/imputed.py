@@ -66,9 +66,10 @@ class Imputed(Remedy):
 
 
 def _is_label(case: Case) -> bool:
-    """A part of the batch that goes to the loss, and nothing with weights is made of it on its way."""
+    """Data that goes to the loss, and nothing with weights is made of it on its way."""
     ops = {one.op.removeprefix("aten.").partition(".")[0] for one in case.step.path}
-    return bool(ops) and any(not held.finite for held in case.step.batch) and ops.isdisjoint(_WITH_WEIGHTS)
+    of_data = case.how.word == "outside" or any(not held.finite for held in case.step.batch)
+    return bool(ops) and of_data and ops.isdisjoint(_WITH_WEIGHTS)
 
 
 @contextmanager

@@ -56,6 +56,7 @@ def producer(entry: Entry, journal: OpJournal, distance: int) -> Producer:
         scalars=entry.scalars,
         distance=distance,
         absmax=entry.absmax,
+        least=entry.least,
         inputs=tuple(parent.dtype for parent in parents if parent is not None),
         learnt=entry.learnt,
     )

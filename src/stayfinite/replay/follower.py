@@ -10,11 +10,21 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.traced_birth import TracedBirth
+from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
 from stayfinite.replay.living import living_models
-from stayfinite.replay.measure import arrived, dtype_name, is_plain, magnitude, measurable, shape_of, stored
+from stayfinite.replay.measure import (
+    arrived,
+    dtype_name,
+    is_bad,
+    is_plain,
+    least,
+    magnitude,
+    measurable,
+    shape_of,
+    stored,
+)
 from stayfinite.replay.modules import ModuleStack, Names
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
 from stayfinite.replay.op_journal import NO_ROOTS, Entry, OpJournal
@@ -39,6 +49,7 @@ class Follower:
         self.in_optimizer = False
         self.call: Any = None
         self.autocast: str | None = None
+        self.brings_in: int | None = None  # torch.tensor is copying: so many values are data, and no literal
         self.bad_seen = False
         self.ops = 0
         self.trouble: list[str] = []
@@ -113,6 +124,8 @@ class Follower:
                 entry = None if sent else self.journal.writer(tensor)
                 if entry is None and is_plain(tensor) and not overwritten:
                     made_by, origin = op if op.factory else None, "rank" if sent else None
+                    if self.brings_in is not None and _holds_data(tensor, self.brings_in):
+                        made_by = None  # torch.tensor(array): nobody wrote these values down
                     entry = self.foreign(tensor, made_by, running.site, running.phase, origin)
                     entry.sparse = tensor is not come
                 bad = nan = False
@@ -191,6 +204,8 @@ class Follower:
                 entry.roots = frozenset().union(*bad)
                 how = transition(running, entry, output)
                 self.bad_seen = True
+            elif op.bare in EXPONENTIALS:
+                entry.least = least(output)
             elif op.bare in ("arange", "to_copy"):
                 self.noticed.round(running, output, entry.absmax)
             elif running.phase == "backward":
@@ -311,3 +326,10 @@ def _is_power_of_8(number: int) -> bool:
 
 def _covers_its_memory(tensor: torch.Tensor) -> bool:
     return not is_plain(tensor) or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+
+
+def _holds_data(tensor: torch.Tensor, least_values: int) -> bool:
+    """NaN or Inf among so many values; one of -inf alone is a mask, which somebody meant."""
+    if tensor.numel() < least_values or not is_bad(tensor):
+        return False
+    return not tensor.dtype.is_complex and bool((torch.isnan(tensor) | torch.isposinf(tensor)).any())

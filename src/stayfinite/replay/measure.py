@@ -82,6 +82,11 @@ def magnitude(tensor: torch.Tensor) -> float:
     return smallest if math.isnan(smallest) else max(abs(smallest), abs(float(_item(high))))
 
 
+def least(tensor: torch.Tensor) -> float | None:
+    """The smallest value; None where there is none."""
+    return float(_item(_real(tensor.detach()).min())) if tensor.numel() else None
+
+
 def is_bad(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds a NaN or Inf."""
     return measurable(tensor) and not math.isfinite(magnitude(tensor))

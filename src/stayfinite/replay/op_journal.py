@@ -26,7 +26,7 @@ class Entry:
 
     __slots__ = (
         "absmax", "autocast", "call", "consumed", "dtype", "forward", "hidden_by", "id", "learnt",
-        "loss_like", "module", "name", "node", "op", "origin", "parents", "phase", "roots", "scalars",
+        "least", "loss_like", "module", "name", "node", "op", "origin", "parents", "phase", "roots", "scalars",
         "shape", "site", "sparse", "step", "swell", "visible",
     )  # fmt: skip
 
@@ -42,6 +42,9 @@ class Entry:
         self.parents: tuple[int, ...] = ()
         self.scalars: dict[str, Any] = {}
         self.absmax = 0.0
+        self.least: float | None = (
+            None  # the smallest value of an exponential: above 0 unless it has underflowed
+        )
         self.dtype = ""
         self.shape: tuple[int, ...] = ()
         self.roots: frozenset[int] = NO_ROOTS  # the births whose bad values are in it

@@ -35,6 +35,8 @@ _LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allcl
 _BRINGS_IN = {
     "from_numpy", "as_tensor", "asarray", "frombuffer", "tensor", "load", "from_file", "from_dlpack",
 }  # fmt: skip
+_COPIES = {"tensor", "as_tensor", "asarray"}
+_WRITTEN_OUT = 16  # so many numbers may be a literal of the script
 _PASSES = {"__get__", "__set__", "size", "dim", "stride", "is_complex", "is_floating_point", "numel", "__len__",
            "__hash__", "data_ptr", "is_contiguous", "type", "ndimension", "element_size"}  # fmt: skip
 
@@ -146,13 +148,14 @@ class Tracer:
                     self.follower.noticed.look(args[0], result, user_site())
                 return result
         follower = self.follower
-        outer, outer_autocast = follower.call, follower.autocast
+        outer, outer_autocast, brought_in = follower.call, follower.autocast, follower.brings_in
         follower.call = None if name == "backward" else func
         follower.autocast = _autocast_dtype(args)
+        follower.brings_in = _least_of_data(args[0]) if name in _COPIES and args else None
         try:
             result = func(*args, **kwargs)
         finally:
-            follower.call, follower.autocast = outer, outer_autocast
+            follower.call, follower.autocast, follower.brings_in = outer, outer_autocast, brought_in
         if name == "retain_grad" and args:
             self._retained.add(args[0])
         elif name == "backward":
@@ -289,6 +292,13 @@ class Tracer:
                     else entry.node is not None and entry.id in alive
                 )
             ][:_RESULTS_KEPT]
+
+
+def _least_of_data(given: Any) -> int | None:
+    """How many values make a copy of this data, and no literal; None for a single number, which is one."""
+    if hasattr(given, "__array_interface__"):
+        return 2
+    return _WRITTEN_OUT if isinstance(given, (list, tuple)) else None
 
 
 def _only(step: FailedStep, birth: Any) -> FailedStep:

@@ -21,7 +21,7 @@ _ARRIVED = {
     "gradient": "a gradient is not finite",
     "parameter": "the state of the training is wrong",
     "spike": "a gradient is enormous",
-    "exception": "an operation raised an error",
+    "exception": "an error was raised",
 }
 
 

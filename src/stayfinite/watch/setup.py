@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,18 +24,19 @@ def examine_setup(
     optimizers: Sequence[Optimizer],
     parameter_names: Mapping[Tensor, str],
     scaler: Any,
+    loaded: Collection[str] = (),
 ) -> Setup:
-    """The facts that are known before the first step."""
+    """The facts that are known before the first step. `loaded`: what a loaded state is known to have brought so."""
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     return Setup(
-        tensors=tuple(_suspicious(tensors)),
+        tensors=tuple(_suspicious(tensors, tuple(f".{name}" for name in loaded))),
         optimizers=tuple(_optimizer(optimizer) for optimizer in optimizers),
         unheld=tuple(name for p, name in parameter_names.items() if p.requires_grad and id(p) not in held),
         scaler=scaler is not None and scaler.is_enabled(),
     )
 
 
-def _suspicious(tensors: Iterable[tuple[str, str, Tensor]]) -> Iterator[HeldTensor]:
+def _suspicious(tensors: Iterable[tuple[str, str, Tensor]], loaded: tuple[str, ...]) -> Iterator[HeldTensor]:
     everything = list(tensors)
     largest = peak(tensor for _, _, tensor in everything)
     if largest is None or bool(largest <= ABSURD):
@@ -48,7 +49,7 @@ def _suspicious(tensors: Iterable[tuple[str, str, Tensor]]) -> Iterator[HeldTens
         absurd = (magnitude > ABSURD) & torch.isfinite(magnitude)
         if kind == "buffer":
             absurd &= magnitude < _MASK_LIKE
-        yield HeldTensor(kind, summarize(name, tensor), int(absurd.sum()))
+        yield HeldTensor(kind, summarize(name, tensor), int(absurd.sum()), f".{name}".endswith(loaded))
 
 
 def _optimizer(optimizer: Optimizer) -> OptimizerSetup:

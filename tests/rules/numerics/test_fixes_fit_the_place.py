@@ -10,6 +10,12 @@ from rules.traced import explained
 from rules.watched import incidents_of
 
 ADVICE = {
+    "directions that were never filled in": (
+        "rays = torch.zeros(2, 3)\nw = nn.Parameter(torch.ones(3))\n"
+        "loss = ((rays / torch.norm(rays, dim=-1, keepdim=True)) * w).sum()",
+        "why these vectors are 0 where they are read",
+        "bounds the gradient",
+    ),
     "an energy is no log-variance": (
         "energy = nn.Parameter(torch.tensor([-120.0, 1.0]))\nloss = torch.exp(-energy).sum()",
         "log space",

@@ -45,6 +45,18 @@ EMPTY_REDUCTION = {
         loss = (e * w).sum() / w.sum()  #!
         loss.backward()
     """,
+    "attention over the edges of a node without one": """
+        e = torch.randn(3, requires_grad=True).exp(); rows = torch.tensor([0, 0, 1])
+        total = torch.zeros(3).index_add(0, rows, e)
+        loss = (torch.zeros(3).index_add(0, rows, e * 2) / total).sum()  #!
+        loss.backward()
+    """,
+    "attention by hand over a sparse row without an entry": """
+        e = torch.randn(3, requires_grad=True).exp()
+        graph = torch.sparse_coo_tensor(torch.tensor([[0, 0, 1], [0, 1, 1]]), e, (3, 3), check_invariants=False)
+        loss = (torch.sparse.mm(graph, torch.ones(3, 2)) / torch.sparse.mm(graph, torch.ones(3, 1))).sum()  #!
+        loss.backward()
+    """,
     "count of positives by count_nonzero": """
         s = torch.randn(10, requires_grad=True); y = torch.zeros(10, dtype=torch.long)
         loss = (F.softplus(s) * y).sum() / torch.count_nonzero(y)  #!

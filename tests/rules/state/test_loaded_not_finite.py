@@ -79,3 +79,55 @@ def test_a_mask_of_the_file_did_not_make_the_data_bad(tmp_path: Path) -> None:
     )
     assert incidents[0].findings[0].cause == "DATA_NONFINITE"
     assert "STA032" not in {finding.code for incident in incidents for finding in incident.findings}
+
+
+_STATISTICS = """
+    import copy
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    saved = copy.deepcopy(net.state_dict())
+    saved["1.running_var"][1] = float("nan")
+    net.load_state_dict(saved)  #!
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+    for i in range(6):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+    net.eval()
+    score = net(torch.randn(8, 4)).mean()
+    print(score.item())
+"""
+
+
+def test_a_running_statistic_of_the_file_was_not_made_by_the_run(tmp_path: Path) -> None:
+    first = incidents_of(_STATISTICS, tmp_path)[0].findings[0]
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    assert first.code == "STA032" and first.line is not None and "#!" in lines[first.line - 1]
+    assert "STA011" not in {finding.code for finding in incidents_of(_STATISTICS, tmp_path)[0].findings}
+
+
+_BIT = """
+    import copy
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    saved = copy.deepcopy(net.state_dict())
+    saved["0.weight"][1, 2] = SIZE
+    net.load_state_dict(saved)  #!
+    opt = torch.optim.Adam(net.parameters(), 0.01)
+    for i in range(3):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+def test_a_finite_weight_of_absurd_size_is_the_file_s_and_no_rate_s(tmp_path: Path) -> None:
+    findings = incidents_of(_BIT.replace("SIZE", "2.9e38"), tmp_path)[0].findings
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    first = findings[0]
+    assert (first.code, first.cause) == ("STA043", "CHECKPOINT_CORRUPT") and "0.weight" in first.message
+    assert first.line is not None and "#!" in lines[first.line - 1]
+    # what the update of this traced run made of its gradients is no state that the file brought
+    assert not {"STA011", "RUN010", "NUM016"} & {finding.code for finding in findings}
+
+
+def test_a_usual_weight_of_the_file_is_not_spoken_of(tmp_path: Path) -> None:
+    assert incidents_of(_BIT.replace("SIZE", "40.0"), tmp_path) == []

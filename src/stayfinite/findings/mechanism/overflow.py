@@ -50,8 +50,10 @@ def grown(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     """A legal op overflowed because its inputs are too large."""
     if any(producer.name in SANITISERS for producer in birth.hidden_by):
         return None
-    # Inf and -Inf in one sum of products, or in a layer norm, are NaN: still a mere overflow.
-    legal = birth.transition in ("finite->inf", "finite->nan") and birth.op not in _DOMAINS
+    # Inf and -Inf in one sum of products, or in a layer norm, are NaN: still a mere overflow. A mean is NaN of nothing
+    # only: Inf is its sum gone beyond the range.
+    domain = birth.op in _DOMAINS and not (birth.op == "mean" and birth.transition == "finite->inf")
+    legal = birth.transition in ("finite->inf", "finite->nan") and not domain
     operands = birth.saved if birth.phase == "backward" and birth.saved else birth.operands
     largest = max(operands, key=lambda o: o.absmax or 0.0, default=None)
     return Mechanism(Kind.GROWN, largest) if legal else None

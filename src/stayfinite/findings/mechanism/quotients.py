@@ -17,7 +17,7 @@ from stayfinite.findings.mechanism.operands import (
     reaches,
 )
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand, Producer, TracedBirth
+from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, Operand, Producer, TracedBirth
 
 _SUMS = (
     "sum", "index_add", "scatter_add", "count_nonzero", "mean", "cumsum", "segment_reduce", "scatter_reduce",
@@ -27,7 +27,7 @@ _SPREADS = ("std", "var", "std_mean", "var_mean")
 _POSITIVE_FORMS = (
     "sigmoid", "softplus", "exp", "elu", "relu", "square", "abs", "clamp", "clamp_min", "softmax",
 )  # fmt: skip
-_NO_SCALE = ("sum", "mean", "std", "var", "amax", "max", "sub", "mv", "mm", "bmm", "softmax")
+_NO_SCALE = ("sum", "mean", "std", "var", "amax", "max", "sub", "mv", "mm", "bmm", "sparse_addmm", "softmax")
 _NORMS = ("linalg_vector_norm", "norm", "linalg_norm", "frobenius_norm", "vector_norm", "norm_except_dim",
           "linalg_matrix_norm")  # fmt: skip
 _DIVIDING = ("div", "rsqrt", "reciprocal", "cosine_similarity")
@@ -40,6 +40,7 @@ _RAW = (
     "zeros",
 )  # fmt: skip
 _TINY = 1e-12
+_FAR_FROM_ZERO = 1e-6
 _RESCALED = ("div", "mul", "add", "to_copy", "clone", "stack", "cat")
 
 
@@ -66,6 +67,8 @@ def division(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     if scale and also_logged(step, divisor):
         return Mechanism(Kind.SCALE_NOT_POSITIVE, divisor, zeros)
     if _sums_exponentials(divisor):
+        if _none_underflowed(divisor):
+            return Mechanism(Kind.DIVISION_BY_ZERO, divisor, zeros, "empty sum")
         return Mechanism(Kind.EXP_UNDERFLOW, divisor, zeros)
     if statistic in ("a maximum", "an energy") and not learnt:
         return Mechanism(Kind.CONSTANT_RESCALED, divisor, zeros, statistic)
@@ -95,9 +98,15 @@ def tiny_divisor(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
 
 
 def _sums_exponentials(operand: Operand) -> bool:
-    sums = ("sum", "mean", "index_add", "scatter_add", "mv", "mm", "bmm", "matmul", "dot")
-    exponentials = operand.made_by("exp", "exp2", "softplus", within=6)
+    sums = ("sum", "mean", "index_add", "scatter_add", "mv", "mm", "bmm", "matmul", "dot", "sparse_addmm")
+    exponentials = operand.made_by(*EXPONENTIALS, within=6)
     return exponentials is not None and operand.made_by(*sums, within=6) is not None
+
+
+def _none_underflowed(operand: Operand) -> bool:
+    """Every exponential upstream is far from 0, also times a few others: a sum of 0 had nothing to add up."""
+    made = [p.least for p in operand.producers if p.distance <= 6 and p.name in EXPONENTIALS]
+    return all(least is not None and least >= _FAR_FROM_ZERO for least in made)
 
 
 def in_the_optimizer(step: FailedStep, birth: TracedBirth) -> Mechanism | None:

@@ -124,6 +124,9 @@ class LoadEvent:
     base_before: float | None = None
     base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
+    enormous: tuple[
+        tuple[str, float], ...
+    ] = ()  # weights of the file beyond 1e15, with their largest magnitude
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
     mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps
     rescheduled: RateChange | None = None  # what schedulers did to lr_after before it was used

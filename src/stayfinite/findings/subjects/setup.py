@@ -14,6 +14,7 @@ class HeldTensor:
     kind: str  # "parameter", "buffer", "ema", "optimizer"
     summary: TensorSummary
     absurd: int = 0  # elements beyond 1e30 that are no mask value
+    loaded: bool = False  # it is so in the state that was loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,12 @@ TRANSITIONS = (
     "raised",  # the op raised an exception; there is no output
 )
 
+EXPONENTIALS = (
+    "exp",
+    "exp2",
+    "softplus",
+)  # positive on paper: their smallest value says whether one underflowed
+
 ORIGINS = (
     "parameter",  # `name` is its path in the model
     "buffer",  # `name` is its path in the model
@@ -47,6 +53,7 @@ class Producer:
     scalars: Mapping[str, Plain] = field(default_factory=dict)  # {"other": 1e-08}, {"exponent": 0.5}
     distance: int = 1  # 1 = it made the operand itself
     absmax: float | None = None  # largest magnitude it put out
+    least: float | None = None  # of an exponential: the smallest value it put out
     inputs: tuple[str, ...] = ()  # dtypes of its tensor inputs: ("bool",) for the sum of a mask
     learnt: bool = False  # something that is trained went into it
 

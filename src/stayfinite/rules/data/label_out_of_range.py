@@ -12,7 +12,7 @@ from stayfinite.rules.evidence import first_line, judged, only_an_error, told, t
 
 _TEXTS = (
     "is out of bounds", "index out of range", "Class values must be", "indices should be",
-    "out of bounds for dimension", "all elements of target should be between 0 and 1", "device-side assert",
+    "out of bounds for dimension", "device-side assert",
     "expected to be in range of", "is out of range", "should be in the range",
 )  # fmt: skip
 _LOOKED_UP = "index out of range in self"  # what an embedding says, and index_select
@@ -28,7 +28,7 @@ class LabelOutOfRange(Rule[FailedStep]):
 
     ## What it finds
     Targets of cross_entropy or nll_loss outside of 0..C-1 (and not ignore_index), indices beyond an embedding or
-    a gathered dimension, probabilities as targets outside of 0..1; with the smallest and largest value seen.
+    a gathered dimension; with the smallest and largest value seen. (Targets of a binary cross entropy: DAT015.)
 
     ## Why it is bad
     On the CPU it is an IndexError, on CUDA an assert that kills the process without a line, in some libraries

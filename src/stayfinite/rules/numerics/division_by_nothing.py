@@ -15,7 +15,15 @@ _WORDS = {
     "sum": "a sum over nothing (or over zeros)",
     "other": "a computed value",
     "energy": "an energy",
+    "empty sum": "a sum of exponentials that has no term (none of them has rounded to 0)",
 }
+_FIXES = {
+    "count": "divide by count.clamp(min=1) and filter what has nothing to count",
+    "sum": "divide by count.clamp(min=1) and filter what has nothing to count",
+    "empty sum": "give every row at least one entry (a self loop of the node, a key that no mask hides), or divide "
+    "rows that have none by 1",
+}
+_OTHERWISE = "find out why the divisor is zero; where zero is legal, clamp it away from 0"
 
 
 class DivisionByNothing(Rule[FailedStep]):
@@ -54,9 +62,7 @@ class DivisionByNothing(Rule[FailedStep]):
             what = _what(how.word, divisor)
             yield self.finding(
                 f"division by {counted(how.count, 'zero')}: the divisor is {what} ({span(divisor)})",
-                fix="divide by count.clamp(min=1) and filter what has nothing to count"
-                if how.word in ("count", "sum")
-                else "find out why the divisor is zero; where zero is legal, clamp it away from 0",
+                fix=_FIXES.get(how.word, _OTHERWISE),
                 **told(born, "zero_divisors", "zero_over_zero", divisor_is=how.word),
             )
         for born in judged(subject, Kind.FREQUENCY_ZERO):

@@ -52,7 +52,7 @@ class UninitialisedMemory(Rule[FailedStep]):
                 **told(born, nan=shown.nan, inf=shown.inf),
             )
         trained = subject.step > 0 or any(optimizer.steps for optimizer in subject.run.optimizers)
-        if trained or any(load.nonfinite for load in subject.run.loads):
+        if trained or any(load.nonfinite or load.enormous for load in subject.run.loads):
             return
         for born in judged(subject, Kind.CAME_IN, Kind.ABSURD_PARAMETER):
             held = born.how.operand

@@ -14,6 +14,10 @@ _BY_ROWS = (
     "normalise only rows that are not zero, or pass an eps that bounds the gradient: "
     "F.normalize(x, dim=-1, eps=1e-4)"
 )
+_OF_DATA = (
+    "find out why these vectors are 0 where they are read (something that was never filled in), and leave them out; "
+    "where zero is legal, F.normalize(x, dim=-1) gives 0 for it"
+)
 _BY_ONE_NUMBER = (
     "leave the division out where that norm is 0, or put a floor under it that usual norms never reach: "
     "norm.clamp_min(1e-6)"
@@ -38,8 +42,9 @@ class ZeroVectorNormalised(Rule[FailedStep]):
     Normalise only rows that are not padding, or use an eps that bounds the gradient (1e-6 to 1e-3).
 
     ## The popular fix that does not work
-    Gradient clipping: the norm is dominated by the one row, so all other gradients are scaled to nothing.
-    `nan_to_num` after the division leaves the gradient as it is.
+    Gradient clipping, where the vector is computed by the model: its gradient dominates the norm, so all others are
+    scaled to nothing. `nan_to_num` after the division leaves that gradient as it is, and hides a vector of the data
+    that should not be zero.
 
     ## References
     pytorch/pytorch#184575
@@ -68,4 +73,6 @@ class ZeroVectorNormalised(Rule[FailedStep]):
                     else f"division by the norm of {counted(how.count, 'zero vector')} ({span(how.operand)})"
                 )
                 fix = _BY_ROWS if how.operand is None or how.operand.numel > 1 else _BY_ONE_NUMBER
+                if smallest is None and how.operand is not None and how.operand.provenance == "data":
+                    fix = _OF_DATA
             yield self.finding(message, fix=fix, **told(born, "zero_rows", "divisor_is", "divisor_min_abs"))

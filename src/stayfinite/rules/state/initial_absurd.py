@@ -43,7 +43,11 @@ class InitialAbsurd(Rule[Setup]):
             if held.absurd:
                 yield self.finding(
                     f"{held.kind} {tensor.name} holds {held.absurd} values beyond 1e30 before the first step "
-                    f"(range {tensor.min:.3g} to {tensor.max:.3g}): it looks uninitialised",
-                    fix="initialise it explicitly (torch.zeros, nn.init, or the module's reset_parameters())",
+                    f"(range {tensor.min:.3g} to {tensor.max:.3g}): "
+                    + ("it was loaded so" if held.loaded else "it looks uninitialised"),
+                    fix="load an earlier checkpoint, or a fresh copy of this one, that `stayfinite scan` calls healthy"
+                    if held.loaded
+                    else "initialise it explicitly (torch.zeros, nn.init, or the module's reset_parameters())",
+                    cause="CHECKPOINT_CORRUPT" if held.loaded else None,
                     evidence={"kind": held.kind, "absurd": held.absurd, **tensor.to_json()},
                 )

@@ -45,7 +45,11 @@ class InitialNotFinite(Rule[Setup]):
             bad = tensor.nan + (tensor.inf if held.kind != "buffer" else 0)
             if bad:
                 yield self.finding(
-                    f"{held.kind} {tensor.name} holds {tensor.nan} NaN and {tensor.inf} Inf before the first step",
-                    fix="initialise it explicitly, or load it from a checkpoint that `stayfinite scan` calls healthy",
+                    f"{held.kind} {tensor.name} holds {tensor.nan} NaN and {tensor.inf} Inf before the first step"
+                    + (": it was loaded so" if held.loaded else ""),
+                    fix="load an earlier checkpoint that `stayfinite scan` calls healthy"
+                    if held.loaded
+                    else "initialise it explicitly, or load it from a checkpoint that `stayfinite scan` calls healthy",
+                    cause="CHECKPOINT_CORRUPT" if held.loaded else None,
                     evidence={"kind": held.kind, **tensor.to_json()},
                 )

@@ -36,7 +36,7 @@ class LoadedNotFinite(Rule[FailedStep]):
     name = "loaded-not-finite"
     cause = "CHECKPOINT_CORRUPT"
     severity = Severity.ERROR
-    more_specific_than = ("STA027", "RUN010", "RUN001", "NUM025", "NUM021")
+    more_specific_than = ("STA011", "STA027", "RUN010", "RUN001", "NUM025", "NUM021")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for load in subject.run.loads:

@@ -65,12 +65,15 @@ class StatePoisoned(Rule[FailedStep]):
                     fix=_FIX,
                     **told(born),
                 )
-        bad = [tensor for tensor in subject.state if _counts(tensor)]
+        bad = [tensor for tensor in subject.state if _counts(tensor) and not _was_loaded(subject, tensor)]
         kept = [tensor for tensor in bad if tensor.owner not in ("parameter", "gradient")]
         weights_bad = any(tensor.owner == "parameter" for tensor in bad)
         if subject.bad_update or not (kept or (weights_bad and not subject.births)):
             return  # a bad update is told by STA012
-        restored = any(load.kind == "module" and load.step >= subject.step for load in subject.run.loads)
+        # A load before the very first step is no repair of it.
+        restored = any(
+            load.kind == "module" and load.step >= max(subject.step, 1) for load in subject.run.loads
+        )
         if weights_bad and subject.births and not restored:
             return  # everything is bad, and the birth says why
         first = (kept or bad)[0]
@@ -92,6 +95,14 @@ class StatePoisoned(Rule[FailedStep]):
 def _went_on(step: FailedStep) -> bool:
     """Training went on after the failing step, with finite weights: only the kept state is still bad."""
     return step.run.complete or any(optimizer.steps > step.step + 1 for optimizer in step.run.optimizers)
+
+
+def _was_loaded(step: FailedStep, tensor: StateTensor) -> bool:
+    """It came with a checkpoint: STA032 names the file, and nothing here made it."""
+    loaded = (name for load in step.run.loads if load.kind == "module" for name in load.nonfinite)
+    return tensor.owner in ("parameter", "buffer") and any(
+        tensor.name == name or tensor.name.endswith(f".{name}") for name in loaded
+    )
 
 
 def _counts(tensor: StateTensor) -> bool:
