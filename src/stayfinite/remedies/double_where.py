@@ -6,7 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.source import Edit, argument, called, is_pure, with_argument
+from stayfinite.remedies.source import Edit, argument, called, is_of_numbers, is_pure, with_argument
 
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
 _EXPONENTIALS = ("exp", "expm1")
@@ -32,6 +32,8 @@ class DoubleWhere(Remedy):
         for node in site.here():
             unsafe: ast.expr | None = None
             index, condition = 0, "{x} > 0"
+            if is_of_numbers(node, site):
+                continue
             if isinstance(node, ast.Call) and called(node) in _POSITIVE:
                 unsafe = argument(node, site)
                 condition = "{x} > -1" if called(node) == "log1p" else condition
