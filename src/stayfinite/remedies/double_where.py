@@ -10,10 +10,15 @@ from stayfinite.remedies.source import Edit, argument, called, is_of_numbers, is
 
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
 _EXPONENTIALS = ("exp", "expm1")
+_SPREADS = ("std", "var", "std_mean", "var_mean")
 
 
 class DoubleWhere(Remedy):
-    """op(where(x is safe, x, 1)): exact wherever the op is defined, and no 0 x Inf in the gradient."""
+    """op(where(x is safe, x, 1)): exact wherever the op is defined, and no 0 x Inf in the gradient.
+
+    So is the logarithm of a deviation that is 0 because a column of data never varies: it is left as large as it is.
+    A floor under that would enlarge by as much as the floor is small whatever comes to vary there later.
+    """
 
     name = "double-where"
     sentence = "replace the unsafe elements before the operation too, not only behind it"
@@ -21,7 +26,7 @@ class DoubleWhere(Remedy):
     rank = 1
 
     def fits(self, case: Case) -> bool:
-        return case.kind is Kind.HIDDEN
+        return case.kind is Kind.HIDDEN or _is_given_spread(case)
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
@@ -59,3 +64,10 @@ class DoubleWhere(Remedy):
             if text is not None:
                 found.append(site.replace(node, text))
         return found
+
+
+def _is_given_spread(case: Case) -> bool:
+    """The logarithm of a deviation or range of data: nothing is learnt from how small it is."""
+    operand = case.operand
+    given = case.kind is Kind.LOG_OF_ZERO and operand is not None and not operand.learnt
+    return given and operand is not None and operand.made_by(*_SPREADS, within=3) is not None

@@ -8,12 +8,14 @@ from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import by_autograd
+from stayfinite.findings.subjects.traced_birth import Producer
 from stayfinite.remedies.kept_logarithms import KeptLogarithms
 from stayfinite.remedies.logarithm import Logarithm
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, needs_parentheses
 
 _LOGS: Final = ("log", "log1p")
+_SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
 _NEAR: Final = 12
 
 
@@ -27,6 +29,10 @@ class LogSpace(Remedy):
         Kind.EXP_UNDERFLOW, Kind.HALF_OVERFLOW, Kind.ZERO_TIMES_INF, Kind.SCALE_NOT_POSITIVE,
     })  # fmt: skip
     rank = 1
+
+    def fits(self, case: Case) -> bool:
+        """Also a logarithm that a `where` hides, if it is 0 that a smooth function was rounded to."""
+        return super().fits(case) or (case.kind is Kind.HIDDEN and rounded_by(case) is not None)
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """As one would write it; then along the values themselves, whichever functions they pass on their way."""
@@ -51,6 +57,12 @@ class LogSpace(Remedy):
                     found.append(site.replace(node, f"({made})" if needs_parentheses(made) else made))
                     kept = logarithm.kept
         return [*found, *kept] if found else []
+
+
+def rounded_by(case: Case) -> Producer | None:
+    """The smooth function whose values, rounded to 0, the logarithm at the birth was taken of."""
+    taken = case.birth.operand("self", "input") if case.op in _LOGS else None
+    return taken.made_by(*_SMOOTH, within=_NEAR) if taken is not None and taken.learnt else None
 
 
 class _AlongTheValues(LogSpace):

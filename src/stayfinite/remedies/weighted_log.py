@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 from stayfinite.remedies.floors import smallest, smallest_normal
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure, with_argument
@@ -19,7 +19,8 @@ _NEAR = 12
 class WeightedLog(Remedy):
     """p * log(p.clamp_min(tiny)) is 0 where p is 0, as its limit is; so is the gradient that reaches what made p.
 
-    A logarithm that is made elsewhere (log_softmax of masked logits) is left out of the product where p is 0.
+    A logarithm that is made elsewhere (log_softmax of masked logits) is left out of the product where p is 0, and so
+    is the difference of two of them where both are -inf.
     """
 
     name = "weighted-log"
@@ -28,6 +29,9 @@ class WeightedLog(Remedy):
     )
     kinds = frozenset({Kind.LOG_OF_ZERO, Kind.ZERO_TIMES_INF})
     rank = 2
+
+    def fits(self, case: Case) -> bool:
+        return super().fits(case) or is_masked_difference(case.birth)
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """Far below healthy values; where some lie below that, at the smallest number of full precision."""
@@ -39,6 +43,29 @@ class WeightedLog(Remedy):
             filled = tuple(_filled(case)) if case.kind is Kind.ZERO_TIMES_INF else ()
             if filled:
                 yield Prescription(self, case.site.file, filled)
+            if is_masked_difference(case.birth) and case.site.torch:
+                yield Prescription(self, case.site.file, tuple(_difference_filled(case.site)))
+
+
+def is_masked_difference(birth: TracedBirth) -> bool:
+    """log p - log q, both of the same masked positions: -inf minus -inf."""
+    if birth.op != "sub" or birth.phase == "backward" or len(birth.operands) != 2:
+        return False
+    logs = [o.made_by(*_LOGS, *_LOGS_OF_LOGITS, within=_NEAR) for o in birth.operands]
+    return bool(birth.fact("inf_minus_inf")) and all(logs) and not any(o.posinf for o in birth.operands)
+
+
+def _difference_filled(site: SourceSite) -> list[Edit]:
+    """0 where both are -inf: p is 0 there, and the term of a divergence with it."""
+    found: list[Edit] = []
+    for node in site.operations("sub"):
+        sides = (argument(node, site, 0), argument(node, site, 1, "other"))
+        if not all(isinstance(side, ast.Name) for side in sides):
+            continue
+        one, other = (site.code(side) for side in sides if side is not None)
+        both = f"{site.torch}.isneginf({one}) & {site.torch}.isneginf({other})"
+        found.append(site.replace(node, f"({site.code(node)}).masked_fill({both}, 0.0)"))
+    return found
 
 
 def _with_floor(site: SourceSite, floor: str) -> list[Edit]:
