@@ -22,6 +22,7 @@ _OF_THE_RATE: Final = frozenset({
 _FEWEST_LOSSES: Final = 4
 _LATEST: Final = 3
 _GREW: Final = 0.5
+_MANY_TIMES_OVER: Final = 1e6
 _GROWS_ON: Final = 10.0
 _SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
 _NEAR: Final = 8
@@ -74,10 +75,13 @@ def judged(
     if not works(stage, result) or stuck:
         return "failed", why_failed(stage, result, case.birth.birth.line)
     if moved is not None and moved > _allowed(case, remedies):
-        return "distorts", f"finite, but healthy values move by {moved:.1g} of their size"
+        return "distorts", f"finite, but healthy values move by {_share(moved)} their size"
     changed = moved_what_was_finite(stage, result, case)
     if changed is not None:
-        return "distorts", f"finite, but the loss of this step, which was finite before, moves by {changed:.1g} of its size"
+        return (
+            "distorts",
+            f"finite, but the loss of this step, which was finite before, moves by {changed:.1g} of its size",
+        )
     ruin = ruins_the_weights(stage, result)
     if ruin is not None:
         return "distorts", ruin
@@ -92,6 +96,11 @@ def judged(
     if stands_still(stage, result):
         return "no gradient", "finite, but the weights do not move any more: nothing has a gradient"
     return "proved", ""
+
+
+def _share(moved: float) -> str:
+    """A number that a person can read: beside a healthy 0 everything is 1e+300 times as large."""
+    return f"{moved:.1g} of" if moved < _MANY_TIMES_OVER else "many times"
 
 
 def rate_may_be_the_cause(stage: Stage, case: Case) -> bool:

@@ -15,7 +15,7 @@ _TIGHTER_THAN_ALL = "10"
 # where one exponential after the other multiplies the same values, as in the layers of a flow
 _AS_A_FACTOR = "3"
 # where a clamp takes what is larger: every number that the dtype holds stays as it is
-_LIMIT = {"float16": "11", "float32": "88", "bfloat16": "88", "float64": "709"}
+_LIMIT = {"float16": "11.086", "float32": "88.72", "bfloat16": "88.5", "float64": "709.78"}
 
 
 class BoundedExponent(Remedy):
@@ -33,7 +33,7 @@ class BoundedExponent(Remedy):
             dtype = case.birth.dtype
             tops = (largest_exponent(dtype), _TIGHTER.get(dtype, _TIGHTER_THAN_ALL), _AS_A_FACTOR)
             clamped = any(producer.name in CLAMPS for producer in case.birth.hidden_by)
-            for top in (_LIMIT.get(dtype, "88"), *tops) if clamped else tops:
+            for top in (_LIMIT.get(dtype, "88.72"), *tops) if clamped else tops:
                 edits = tuple(self._bounded_by(case, top))
                 if edits:
                     yield Prescription(self, case.site.file, edits)

@@ -6,6 +6,7 @@ import ast
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
+from stayfinite.remedies.rounded import rounded_by
 from stayfinite.remedies.source import Edit, argument, called, is_of_numbers, is_pure, with_argument
 
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
@@ -26,12 +27,13 @@ class DoubleWhere(Remedy):
     rank = 1
 
     def fits(self, case: Case) -> bool:
-        return case.kind is Kind.HIDDEN or _is_given_spread(case)
+        """Not where the zeros are rounded: log(1) = 0 would be the loss of a sample that is not hidden, and wrong."""
+        return (case.kind is Kind.HIDDEN and rounded_by(case) is None) or _is_given_spread(case)
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
         assert site is not None
-        if not site.torch:
+        if not site.torch or rounded_by(case) is not None:
             return []
         found: list[Edit] = []
         for node in site.here():

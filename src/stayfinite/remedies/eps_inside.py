@@ -10,7 +10,6 @@ from stayfinite.remedies.floors import rounding_of_difference, under_root
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, with_argument
 
-
 _DIVISIONS = frozenset({Kind.DIVISION_BY_ZERO, Kind.OPTIMIZER_DIVISION})
 
 
@@ -59,7 +58,9 @@ def _under_divisors(case: Case) -> list[Edit]:
 def _may_be_negative(case: Case) -> bool:
     """Rounding, or a value that the loss does not depend on: it is finite, so what was NaN has been left out of it
     (by a comparison, a choice), and only the gradient brings it back."""
-    left_out = case.step.trigger == "gradient" and case.birth.phase == "forward" and bool(case.birth.hidden_by)
+    left_out = (
+        case.step.trigger == "gradient" and case.birth.phase == "forward" and bool(case.birth.hidden_by)
+    )
     return left_out or _by_rounding(case)
 
 

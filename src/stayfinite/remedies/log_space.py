@@ -8,14 +8,13 @@ from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import by_autograd
-from stayfinite.findings.subjects.traced_birth import Producer
 from stayfinite.remedies.kept_logarithms import KeptLogarithms
 from stayfinite.remedies.logarithm import Logarithm
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
+from stayfinite.remedies.rounded import rounded_by
 from stayfinite.remedies.source import Edit, argument, called, needs_parentheses
 
 _LOGS: Final = ("log", "log1p")
-_SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
 _NEAR: Final = 12
 
 
@@ -59,15 +58,13 @@ class LogSpace(Remedy):
         return [*found, *kept] if found else []
 
 
-def rounded_by(case: Case) -> Producer | None:
-    """The smooth function whose values, rounded to 0, the logarithm at the birth was taken of."""
-    taken = case.birth.operand("self", "input") if case.op in _LOGS else None
-    return taken.made_by(*_SMOOTH, within=_NEAR) if taken is not None and taken.learnt else None
-
-
 class _AlongTheValues(LogSpace):
     """The same, as no edit: where the exponential and the logarithm are in functions that do not see each other."""
 
+    sentence = (
+        "stay in log space from the exponentials to where their sum divides or its logarithm is taken; that changes "
+        "several places, so it is shown on the replay and is no patch"
+    )
     rank = 4  # behind what is a patch
 
     def __init__(self, *, also_finite: bool) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from stayfinite.findings.mechanism.hidden import is_masked_difference
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.remedies.floors import smallest, smallest_normal
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_pure, with_argument
@@ -45,14 +46,6 @@ class WeightedLog(Remedy):
                 yield Prescription(self, case.site.file, filled)
             if is_masked_difference(case.birth) and case.site.torch:
                 yield Prescription(self, case.site.file, tuple(_difference_filled(case.site)))
-
-
-def is_masked_difference(birth: TracedBirth) -> bool:
-    """log p - log q, both of the same masked positions: -inf minus -inf."""
-    if birth.op != "sub" or birth.phase == "backward" or len(birth.operands) != 2:
-        return False
-    logs = [o.made_by(*_LOGS, *_LOGS_OF_LOGITS, within=_NEAR) for o in birth.operands]
-    return bool(birth.fact("inf_minus_inf")) and all(logs) and not any(o.posinf for o in birth.operands)
 
 
 def _difference_filled(site: SourceSite) -> list[Edit]:
