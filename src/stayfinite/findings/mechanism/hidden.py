@@ -99,12 +99,13 @@ def infinity_as_the_loss(step: FailedStep, birth: TracedBirth) -> Mechanism | No
     written = birth.output
     if birth.transition != "deliberate" or birth is not step.birth or written is None:
         return None
-    if (
-        written.summary.nan
-        or written.summary.inf != written.numel
-        or any(not one.finite for one in step.batch)
-    ):
+    lost = step.sink.summary if step.sink is not None and step.sink.kind == "loss" else None
+    if lost is None or lost.nan or len(step.births) > 1:
+        return None  # a NaN was made of it, or of something else
+    if written.summary.nan or written.summary.inf != written.numel:
         return None
+    if any(not one.finite for one in step.batch):
+        return None  # it is data
     count = written.summary.inf
     return Mechanism(
         Kind.MASK_OF_INFINITY,
