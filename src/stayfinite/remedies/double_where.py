@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.rounded import rounded_by
 from stayfinite.remedies.remedy import Case, Remedy
-from stayfinite.remedies.rounded import rounded_by
 from stayfinite.remedies.source import Edit, argument, called, is_of_numbers, is_pure, with_argument
 
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt", "pow", "log1p")
@@ -28,12 +28,12 @@ class DoubleWhere(Remedy):
 
     def fits(self, case: Case) -> bool:
         """Not where the zeros are rounded: log(1) = 0 would be the loss of a sample that is not hidden, and wrong."""
-        return (case.kind is Kind.HIDDEN and rounded_by(case) is None) or _is_given_spread(case)
+        return (case.kind is Kind.HIDDEN and rounded_by(case.birth) is None) or _is_given_spread(case)
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
         assert site is not None
-        if not site.torch or rounded_by(case) is not None:
+        if not site.torch or rounded_by(case.birth) is not None:
             return []
         found: list[Edit] = []
         for node in site.here():

@@ -8,10 +8,10 @@ from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import by_autograd
+from stayfinite.findings.mechanism.rounded import rounded_by
 from stayfinite.remedies.kept_logarithms import KeptLogarithms
 from stayfinite.remedies.logarithm import Logarithm
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
-from stayfinite.remedies.rounded import rounded_by
 from stayfinite.remedies.source import Edit, argument, called, needs_parentheses
 
 _LOGS: Final = ("log", "log1p")
@@ -31,7 +31,7 @@ class LogSpace(Remedy):
 
     def fits(self, case: Case) -> bool:
         """Also a logarithm that a `where` hides, if it is 0 that a smooth function was rounded to."""
-        return super().fits(case) or (case.kind is Kind.HIDDEN and rounded_by(case) is not None)
+        return super().fits(case) or (case.kind is Kind.HIDDEN and rounded_by(case.birth) is not None)
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """As one would write it; then along the values themselves, whichever functions they pass on their way."""
