@@ -173,6 +173,9 @@ class Counterfactual:
         finite = [one.tried for one in self._done if one.tried.finite and not one.tried.control]
         if finite:
             return f"with {finite[0].remedy} it is {finite[0].reason}"
+        for one in (done.tried for done in self._done if not done.tried.control):
+            if one.reason.startswith("now not finite") and "later" in one.reason:
+                return f"with {one.remedy} this step is finite, but {one.reason.removeprefix('now ')}"
         return "no remedy that was tried makes it finite"
 
     @property

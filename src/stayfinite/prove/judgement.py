@@ -15,10 +15,18 @@ from stayfinite.remedies.measured_rate import MeasuredRate
 from stayfinite.remedies.remedy import Case, Remedy
 
 _TOO_LARGE: Final = frozenset({Kind.GROWN, Kind.POWER_OVERFLOW})
+# The numbers of these are too large, or the whole run is: a rate is an answer whatever the loss did.
+_OF_THE_RATE: Final = frozenset({
+    Kind.GROWN, Kind.POWER_OVERFLOW, Kind.ABSURD_PARAMETER, Kind.HALF_OVERFLOW, Kind.UNKNOWN,
+})  # fmt: skip
+_FEWEST_LOSSES: Final = 4
+_LATEST: Final = 3
+_GREW: Final = 0.5
+_MANY_TIMES_OVER: Final = 1e6
 _GROWS_ON: Final = 10.0
 _SMOOTH: Final = ("softmax", "sigmoid", "exp", "pow", "prod")
 _NEAR: Final = 8
-_EXPONENTIALS: Final = ("exp", "exp2", "cosh")
+_EXPONENTIALS: Final = ("exp", "exp2", "cosh", "sinh")
 _LOGARITHMS: Final = ("log", "log2", "log10", "log1p")
 MOVES_TOO_MUCH: Final = 0.01  # of their size: so far healthy values may not move
 DIGITS: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # of a number, that these dtypes hold
@@ -67,7 +75,13 @@ def judged(
     if not works(stage, result) or stuck:
         return "failed", why_failed(stage, result, case.birth.birth.line)
     if moved is not None and moved > _allowed(case, remedies):
-        return "distorts", f"finite, but healthy values move by {moved:.1g} of their size"
+        return "distorts", f"finite, but healthy values move by {_share(moved)} their size"
+    changed = moved_what_was_finite(stage, result, case)
+    if changed is not None:
+        return (
+            "distorts",
+            f"finite, but the loss of this step, which was finite before, moves by {changed:.1g} of its size",
+        )
     ruin = ruins_the_weights(stage, result)
     if ruin is not None:
         return "distorts", ruin
@@ -76,10 +90,33 @@ def judged(
     left = next((why for one in remedies if (why := one.leaves(case)) is not None), None)
     if left is not None:
         return "unclear", left
-    if control and newest.trains_otherwise:
+    if newest.trains_otherwise and (control or not rate_may_be_the_cause(stage, case)):
         # Every update is another one, so this is another course of the weights: no word on the place that failed.
         return "unclear", "finite, on another course of the weights that did not come to this place"
+    if stands_still(stage, result):
+        return "no gradient", "finite, but the weights do not move any more: nothing has a gradient"
     return "proved", ""
+
+
+def _share(moved: float) -> str:
+    """A number that a person can read: beside a healthy 0 everything is 1e+300 times as large."""
+    return f"{moved:.1g} of" if moved < _MANY_TIMES_OVER else "many times"
+
+
+def rate_may_be_the_cause(stage: Stage, case: Case) -> bool:
+    """Whether a rate, or a clip, can be the answer to this birth, and not only a slower way to the same place.
+
+    A function that is left by its argument (an exponent that grows because the data ask for it, an intensity that
+    falls below 0) is left at a tenth of the rate as well, ten times later: beyond the steps of a trial. What speaks
+    for the rate is a loss that was on its way up, or an update of absurd size.
+    """
+    if case.kind in _OF_THE_RATE or first_absurd_update(case.step) is not None:
+        return True
+    before = [one for step, one in stage.result.losses if step < stage.step.step and math.isfinite(one)]
+    if len(before) < _FEWEST_LOSSES:
+        return True  # too few to tell
+    rise = max(before[-_LATEST:]) - min(before)
+    return rise > _GREW * max(abs(one) for one in before)
 
 
 def _allowed(case: Case, remedies: Sequence[Remedy]) -> float:
@@ -91,6 +128,18 @@ def _allowed(case: Case, remedies: Sequence[Remedy]) -> float:
     return max(MOVES_TOO_MUCH, math.sqrt(max(narrow, default=0.0)))
 
 
+def moved_what_was_finite(stage: Stage, result: TrialResult, case: Case) -> float | None:
+    """A root of a negative number that the loss does not depend on: then what stands in its place may not move it."""
+    if case.kind is not Kind.ROOT_OF_NEGATIVE or case.step.trigger != "gradient":
+        return None
+    before, after = (
+        next((loss for step, loss in one.losses if step == stage.step.step), math.nan)
+        for one in (stage.result, result)
+    )
+    moved = abs(after - before) / (abs(before) + 1e-12)
+    return moved if moved > MOVES_TOO_MUCH else None  # False where a loss is not known
+
+
 def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:
     """A division by next to nothing is finite, and so is its gradient: the update that it gives is no training."""
     before = [moved for step, moved in stage.result.moved if step < stage.step.step]
@@ -99,6 +148,13 @@ def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:
     if largest < MANY_TIMES or max(before, default=0.0) >= MANY_TIMES:
         return None
     return f"finite, but an update then moves the weights by {largest:.2g} times their size"
+
+
+def stands_still(stage: Stage, result: TrialResult) -> bool:
+    """Updates are made from the failing step on, and none of them moves anything: what made the values finite has
+    taken every gradient, as a floor under the norm of vectors that all begin at 0 does."""
+    after = [moved for step, moved in result.moved if step >= stage.step.step]
+    return len(after) > 1 and max(after) == 0.0
 
 
 def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:

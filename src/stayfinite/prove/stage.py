@@ -87,13 +87,15 @@ def observable(case: Case, one: Prescription) -> str:
 
 
 def failing_part(value: Tensor, case: Case) -> Tensor | None:
-    """Where the expression fails: what is not finite, or the zeros at which the slope of a root is not."""
+    """Where the expression fails: what is not finite, the zeros at which the slope of a root is not, and norms of 0
+    that divide."""
     bad = ~torch.isfinite(value)
     if case.kind is Kind.EXP_OVERFLOW and bool(bad.any()):
         # Beside Inf, what is nearly as large is part of the failure: a healthy value is in no such batch.
         dtype = str(value.dtype).removeprefix("torch.")
         bad |= value > math.exp(float(largest_exponent(dtype)))
-    if not bool(bad.any()) and case.birth.phase == "backward" and case.kind is Kind.ROOT_GRADIENT_AT_ZERO:
+    root = case.birth.phase == "backward" and case.kind is Kind.ROOT_GRADIENT_AT_ZERO
+    if not bool(bad.any()) and (root or case.kind is Kind.ZERO_NORM):
         bad = value == 0
     if not bool(bad.any()) and case.birth.phase == "backward" and case.kind is Kind.INVERSE_AT_EDGE:
         for edge in _AT_EDGES.get(case.op, ()):

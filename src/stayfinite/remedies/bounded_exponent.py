@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.operands import CLAMPS
 from stayfinite.remedies.floors import largest_exponent
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, with_argument
@@ -13,6 +14,8 @@ _TIGHTER = {"float16": "5", "float64": "40"}  # so is the square of a gradient t
 _TIGHTER_THAN_ALL = "10"
 # where one exponential after the other multiplies the same values, as in the layers of a flow
 _AS_A_FACTOR = "3"
+# where a clamp takes what is larger: every number that the dtype holds stays as it is
+_LIMIT = {"float16": "11.086", "float32": "88.72", "bfloat16": "88.5", "float64": "709.78"}
 
 
 class BoundedExponent(Remedy):
@@ -28,7 +31,9 @@ class BoundedExponent(Remedy):
         """As loose as the dtype allows; tighter where what follows overflows: a squared gradient, the next layer."""
         if case.site is not None:
             dtype = case.birth.dtype
-            for top in (largest_exponent(dtype), _TIGHTER.get(dtype, _TIGHTER_THAN_ALL), _AS_A_FACTOR):
+            tops = (largest_exponent(dtype), _TIGHTER.get(dtype, _TIGHTER_THAN_ALL), _AS_A_FACTOR)
+            clamped = any(producer.name in CLAMPS for producer in case.birth.hidden_by)
+            for top in (_LIMIT.get(dtype, "88.72"), *tops) if clamped else tops:
                 edits = tuple(self._bounded_by(case, top))
                 if edits:
                     yield Prescription(self, case.site.file, edits)

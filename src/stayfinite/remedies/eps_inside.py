@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.floors import rounding_of_difference, under_root
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, with_argument
+
+_DIVISIONS = frozenset({Kind.DIVISION_BY_ZERO, Kind.OPTIMIZER_DIVISION})
 
 
 class EpsInside(Remedy):
@@ -20,23 +23,45 @@ class EpsInside(Remedy):
 
     def fits(self, case: Case) -> bool:
         if case.kind is Kind.ROOT_OF_NEGATIVE:
-            return _by_rounding(case)
+            return _may_be_negative(case)
         # the root or the power is the divisor: rsqrt, x ** -0.5
-        divides = case.kind is Kind.DIVISION_BY_ZERO and case.op in ("rsqrt", "pow", "float_power")
+        divides = case.kind in _DIVISIONS and case.op in ("rsqrt", "pow", "float_power")
         return case.kind in self.kinds or divides
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site
         assert site is not None
-        if case.kind is Kind.ROOT_OF_NEGATIVE and not _by_rounding(case):
+        if case.kind is Kind.ROOT_OF_NEGATIVE and not _may_be_negative(case):
             return []  # no cure, and no control either: it would hide any negative number
-        eps = under_root(case)
-        found: list[Edit] = []
-        for node in site.here():
-            text = _with_eps(node, site, eps)
-            if text is not None:
-                found.append(site.replace(node, text))
-        return found
+        found = _roots(site, site.here(), under_root(case))
+        return found or (_under_divisors(case) if case.kind is Kind.ZERO_NORM else [])
+
+
+def _roots(site: SourceSite, nodes: Iterable[ast.expr], eps: str) -> list[Edit]:
+    texts = [(node, _with_eps(node, site, eps)) for node in nodes]
+    return [site.replace(node, text) for node, text in texts if text is not None]
+
+
+def _under_divisors(case: Case) -> list[Edit]:
+    """The norm that divides here was given a name before: the floor goes under the root where it is taken."""
+    site = case.site
+    assert site is not None
+    found: list[Edit] = []
+    for node in site.operations("div"):
+        divisor = argument(node, site, 1, "other")
+        value = site.assigned(divisor.id, node) if isinstance(divisor, ast.Name) else None
+        inner = [one for one in ast.walk(value) if isinstance(one, ast.expr)] if value is not None else []
+        found += _roots(site, inner, under_root(case))
+    return found
+
+
+def _may_be_negative(case: Case) -> bool:
+    """Rounding, or a value that the loss does not depend on: it is finite, so what was NaN has been left out of it
+    (by a comparison, a choice), and only the gradient brings it back."""
+    left_out = (
+        case.step.trigger == "gradient" and case.birth.phase == "forward" and bool(case.birth.hidden_by)
+    )
+    return left_out or _by_rounding(case)
 
 
 def _by_rounding(case: Case) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.rounded import rounded_by
 from stayfinite.remedies.floors import margin, smallest, smallest_normal
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, argument, called, with_argument
@@ -39,7 +40,10 @@ class LogFloor(Remedy):
                     yield Prescription(self, case.site.file, edits)
 
     def fits(self, case: Case) -> bool:
-        """A box of no size may have a smallest one; a negative size is another mistake."""
+        """A box of no size may have a smallest one; a negative size is another mistake. Zeros that were rounded are
+        hidden for some samples only: for another one the floor is a large loss, as it should be."""
+        if case.kind is Kind.HIDDEN:
+            return rounded_by(case.birth) is not None
         if case.kind is Kind.BOX_WITHOUT_SIZE:
             return case.operand is not None and not case.operand.negatives
         return super().fits(case)

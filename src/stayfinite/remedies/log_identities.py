@@ -22,6 +22,7 @@ _FORMS: Final[dict[str, Callable[[str, str, str], str]]] = {
     "ndtr": lambda x, torch, _: f"{torch}.special.log_ndtr({x})",
     "erfc": lambda x, torch, _: f"{torch}.special.log_ndtr(-{_ROOT2} * {x}) + {LN2}",
     "cosh": _cosh,
+    "sinh": lambda x, torch, _: f"{x} + {torch}.log(-{torch}.expm1(-2 * {x})) - {LN2}",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import by_autograd
+from stayfinite.findings.mechanism.rounded import rounded_by
 from stayfinite.remedies.kept_logarithms import KeptLogarithms
 from stayfinite.remedies.logarithm import Logarithm
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
@@ -27,6 +28,10 @@ class LogSpace(Remedy):
         Kind.EXP_UNDERFLOW, Kind.HALF_OVERFLOW, Kind.ZERO_TIMES_INF, Kind.SCALE_NOT_POSITIVE,
     })  # fmt: skip
     rank = 1
+
+    def fits(self, case: Case) -> bool:
+        """Also a logarithm that a `where` hides, if it is 0 that a smooth function was rounded to."""
+        return super().fits(case) or (case.kind is Kind.HIDDEN and rounded_by(case.birth) is not None)
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """As one would write it; then along the values themselves, whichever functions they pass on their way."""
@@ -56,6 +61,10 @@ class LogSpace(Remedy):
 class _AlongTheValues(LogSpace):
     """The same, as no edit: where the exponential and the logarithm are in functions that do not see each other."""
 
+    sentence = (
+        "stay in log space from the exponentials to where their sum divides or its logarithm is taken; that changes "
+        "several places, so it is shown on the replay and is no patch"
+    )
     rank = 4  # behind what is a patch
 
     def __init__(self, *, also_finite: bool) -> None:

@@ -20,7 +20,8 @@ class SkippedStep(Remedy):
     leaves_steps_out = True
 
     def fits(self, case: Case) -> bool:
-        return case.kind in self.kinds and case.step.trigger != "gradient"
+        nothing_to_learn = case.kind in self.kinds or bool(case.how.more.get("as_the_loss"))
+        return nothing_to_learn and case.step.trigger != "gradient"
 
     def edits(self, case: Case) -> list[Edit]:
         site = case.site

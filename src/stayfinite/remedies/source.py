@@ -285,6 +285,7 @@ def called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
+_OF_NUMBERS = frozenset({"math", "np", "numpy", "cmath"})
 _MODULES = frozenset({"torch", "F", "math", "np", "torch.special", "torch.linalg", "linalg"})
 
 
@@ -294,6 +295,13 @@ def is_method(node: ast.Call, site: SourceSite) -> bool:
         return False
     owner = site.code(node.func.value)
     return owner not in _MODULES and not site.is_of_torch(owner)
+
+
+def is_of_numbers(node: ast.expr, site: SourceSite) -> bool:
+    """math.log(4 * math.pi): a function of plain numbers, which no tensor passes."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (
+        site.code(node.func.value) in _OF_NUMBERS
+    )  # fmt: skip
 
 
 def argument(node: ast.expr, site: SourceSite, index: int = 0, keyword: str = "input") -> ast.expr | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from stayfinite.findings.mechanism.hidden import is_masked_difference
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.remedies.floors import smallest, smallest_normal
@@ -19,7 +20,8 @@ _NEAR = 12
 class WeightedLog(Remedy):
     """p * log(p.clamp_min(tiny)) is 0 where p is 0, as its limit is; so is the gradient that reaches what made p.
 
-    A logarithm that is made elsewhere (log_softmax of masked logits) is left out of the product where p is 0.
+    A logarithm that is made elsewhere (log_softmax of masked logits) is left out of the product where p is 0, and so
+    is the difference of two of them where both are -inf.
     """
 
     name = "weighted-log"
@@ -28,6 +30,9 @@ class WeightedLog(Remedy):
     )
     kinds = frozenset({Kind.LOG_OF_ZERO, Kind.ZERO_TIMES_INF})
     rank = 2
+
+    def fits(self, case: Case) -> bool:
+        return super().fits(case) or is_masked_difference(case.birth)
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """Far below healthy values; where some lie below that, at the smallest number of full precision."""
@@ -39,6 +44,21 @@ class WeightedLog(Remedy):
             filled = tuple(_filled(case)) if case.kind is Kind.ZERO_TIMES_INF else ()
             if filled:
                 yield Prescription(self, case.site.file, filled)
+            if is_masked_difference(case.birth) and case.site.torch:
+                yield Prescription(self, case.site.file, tuple(_difference_filled(case.site)))
+
+
+def _difference_filled(site: SourceSite) -> list[Edit]:
+    """0 where both are -inf: p is 0 there, and the term of a divergence with it."""
+    found: list[Edit] = []
+    for node in site.operations("sub"):
+        sides = (argument(node, site, 0), argument(node, site, 1, "other"))
+        if not all(isinstance(side, ast.Name) for side in sides):
+            continue
+        one, other = (site.code(side) for side in sides if side is not None)
+        both = f"{site.torch}.isneginf({one}) & {site.torch}.isneginf({other})"
+        found.append(site.replace(node, f"({site.code(node)}).masked_fill({both}, 0.0)"))
+    return found
 
 
 def _with_floor(site: SourceSite, floor: str) -> list[Edit]:

@@ -24,6 +24,7 @@ _JUDGES: Final[tuple[Callable[[FailedStep, TracedBirth], Mechanism | None], ...]
     hidden.behind_a_where,
     hidden.mask,
     hidden.mask_in_the_loss,
+    hidden.infinity_as_the_loss,
     incoming.came_in,
     domains.inverse_function,
     reductions.decomposition,

@@ -21,6 +21,8 @@ _SELECTIONS = ("index", "masked_select", "slice", "select", "gather")
 _PRODUCTS = ("mul", "mm", "bmm", "matmul", "addmm", "baddbmm", "dot", "mv", "einsum", "convolution", "addcmul",
              "scaled_dot_product_attention", "scaled_dot_product_flash_attention_for_cpu", "sum", "linear",
              "scaled_dot_product_attention_math", "lerp")  # fmt: skip
+_LOGARITHMS = ("log", "log2", "log10", "log_softmax", "_log_softmax", "logsigmoid", "log_sigmoid_forward")
+_FAR = 12
 _SOFTMAX = ("softmax", "logsumexp", "attention", "log_softmax")
 
 
@@ -67,7 +69,10 @@ def mask_without_softmax(step: FailedStep, birth: TracedBirth) -> Mechanism | No
     overflown, mistake = _overflowing_mask(birth), _mistake(birth)
     if overflown is not None and (overflown.provenance != "hidden" or reaches(step, *_SOFTMAX)):
         return Mechanism(Kind.MASK_OVERFLOW, overflown, birth.birth.inf)
-    return Mechanism(Kind.MASK_OF_INFINITY, word=mistake) if mistake is not None else None
+    if mistake is None:
+        return None
+    more = {"of_logarithms": True} if is_masked_difference(birth) else {}
+    return Mechanism(Kind.MASK_OF_INFINITY, word=mistake, more=more)
 
 
 def mask_in_the_loss(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
@@ -87,6 +92,37 @@ def mask_in_the_loss(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
         f"{written.neginf} masked values of -inf reached the loss itself: {by}",
         {"in_loss": True},
     )
+
+
+def infinity_as_the_loss(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
+    """A tensor full of infinity, written as "no way yet" or "nothing found yet", that nothing took the place of."""
+    written = birth.output
+    if birth.transition != "deliberate" or birth is not step.birth or written is None:
+        return None
+    lost = step.sink.summary if step.sink is not None and step.sink.kind == "loss" else None
+    if lost is None or lost.nan or len(step.births) > 1:
+        return None  # a NaN was made of it, or of something else
+    if written.summary.nan or written.summary.inf != written.numel:
+        return None
+    if any(not one.finite for one in step.batch):
+        return None  # it is data
+    count = written.summary.inf
+    return Mechanism(
+        Kind.MASK_OF_INFINITY,
+        written,
+        count,
+        f"the script fills {count} {'value' if count == 1 else 'values'} with infinity here, and nothing finite took "
+        "their place: they are in the loss",
+        {"as_the_loss": True},
+    )
+
+
+def is_masked_difference(birth: TracedBirth) -> bool:
+    """log p - log q, both of the same masked positions: -inf minus -inf."""
+    if birth.op != "sub" or birth.phase == "backward" or len(birth.operands) != 2:
+        return False
+    logs = [operand.made_by(*_LOGARITHMS, within=_FAR) for operand in birth.operands]
+    return bool(birth.fact("inf_minus_inf")) and all(logs) and not any(o.posinf for o in birth.operands)
 
 
 def zero_times_infinity(step: FailedStep, birth: TracedBirth) -> Mechanism | None:

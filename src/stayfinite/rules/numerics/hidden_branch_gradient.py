@@ -7,8 +7,18 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import behind
+from stayfinite.findings.mechanism.rounded import rounded_by
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import judged, told
+
+_SAFE_INPUT = (
+    "replace the input of the op where it is not used: x_safe = torch.where(ok, x, 1.0), then "
+    "torch.where(ok, f(x_safe), 0.0)"
+)
+_ROUNDED = (
+    "these zeros are numbers that were rounded to 0: compute the logarithm in log space (F.logsigmoid, F.log_softmax, "
+    "torch.logaddexp). A 1 in their place, as in a double where, would be a loss of 0 for a sample that is not hidden"
+)
 
 
 class HiddenBranchGradient(Rule[FailedStep]):
@@ -47,7 +57,6 @@ class HiddenBranchGradient(Rule[FailedStep]):
             yield self.finding(
                 f"{behind(born.birth)} made bad values that {born.how.word} hides in the forward pass; its gradient "
                 "brings them back",
-                fix="replace the input of the op where it is not used: x_safe = torch.where(ok, x, 1.0), then "
-                "torch.where(ok, f(x_safe), 0.0)",
+                fix=_SAFE_INPUT if rounded_by(born.birth) is None else _ROUNDED,
                 **told(born, hidden_by=born.how.word, node=born.birth.node),
             )

@@ -32,6 +32,16 @@ _GIVEN = (
     "these values were given, and no model computed them: put a floor under them that healthy ones never reach "
     "(x.clamp_min(1e-6); for a distribution on [0, 1] x.clamp(1e-6, 1 - 1e-6)), or leave the samples out that are 0"
 )
+_SPREAD = (
+    "this is the spread of something that does not vary in this batch (a constant column, a flag that is never set). "
+    "Leave it as large as it is, torch.where(std > 0, std, 1.0), or leave the column out; a tiny floor enlarges "
+    "whatever comes to vary there by as much"
+)
+_COMPLEX = (
+    "the logarithm of a complex 0 has no value and no slope: add a small number first, torch.log(z + 1e-8), or take "
+    "the logarithm of the magnitude with a floor and the phase where there is a magnitude"
+)
+_SPREADS = ("std", "var", "std_mean", "var_mean")
 _PRODUCT_WITHIN = 3  # ops behind the logarithm: t * (log(t) - log_q)
 
 
@@ -123,8 +133,10 @@ def _stable_form(operand: Operand | None) -> str:
                 f"if {made.name} itself gave 0, {_STABLE[made.name]}"
             )
         return _STABLE[made.name]
+    if operand is not None and operand.dtype.startswith("complex"):
+        return _COMPLEX
     if operand is not None and not operand.learnt:
-        return _GIVEN
+        return _SPREAD if operand.made_by(*_SPREADS, within=3) is not None else _GIVEN
     return (
         "compute the logarithm in a form that cannot see 0 (log_softmax, logsigmoid, logsumexp), in float32"
     )

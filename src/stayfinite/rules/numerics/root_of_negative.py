@@ -7,10 +7,16 @@ from collections.abc import Iterator
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import Operand
+from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 _EIGENVALUES = ("linalg_eigh", "linalg_eigvalsh")
+
+
+_LEFT_OUT = (
+    "the loss is finite: what is NaN was left out of it by a comparison or a choice, and the gradient brings it back. "
+    "Make the op safe where it is not used: torch.sqrt(x.clamp_min(1e-12)), or a double where"
+)
 
 
 class RootOfNegative(Rule[FailedStep]):
@@ -50,9 +56,14 @@ class RootOfNegative(Rule[FailedStep]):
                 f"{born.birth.op} of {counted(born.how.count, 'negative value')} in {source_of(operand)} "
                 f"({span(operand)})"
                 + (": a power with a fractional exponent has no value there" if power else ""),
-                fix=_fix(operand, power=power),
+                fix=_LEFT_OUT if _is_left_out(subject, born.birth) else _fix(operand, power=power),
                 **told(born, "outside", "negative_base", "exponent", "fractional"),
             )
+
+
+def _is_left_out(step: FailedStep, birth: TracedBirth) -> bool:
+    """The loss is finite although a value in the forward pass is not: a comparison or a choice left it out."""
+    return step.trigger == "gradient" and birth.phase == "forward" and bool(birth.hidden_by)
 
 
 def _fix(operand: Operand | None, *, power: bool) -> str:

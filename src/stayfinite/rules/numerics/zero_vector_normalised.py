@@ -18,6 +18,11 @@ _OF_DATA = (
     "find out why these vectors are 0 where they are read (something that was never filled in), and leave them out; "
     "where zero is legal, F.normalize(x, dim=-1) gives 0 for it"
 )
+_ALL_LEARNT = (
+    "every one of these vectors is 0, and the model makes them: probably a layer that begins at 0. Put the eps under "
+    "the root, ((x * x).sum(-1) + 1e-12).sqrt(), so that they have a gradient; a floor under the norm behind it, as "
+    "that of F.normalize, may leave them at 0 for ever"
+)
 _BY_ONE_NUMBER = (
     "leave the division out where that norm is 0, or put a floor under it that usual norms never reach: "
     "norm.clamp_min(1e-6)"
@@ -72,7 +77,10 @@ class ZeroVectorNormalised(Rule[FailedStep]):
                     if smallest is not None
                     else f"division by the norm of {counted(how.count, 'zero vector')} ({span(how.operand)})"
                 )
-                fix = _BY_ROWS if how.operand is None or how.operand.numel > 1 else _BY_ONE_NUMBER
-                if smallest is None and how.operand is not None and how.operand.provenance == "data":
+                norms = how.operand
+                fix = _BY_ROWS if norms is None or norms.numel > 1 else _BY_ONE_NUMBER
+                if norms is not None and norms.learnt and norms.summary.zeros == norms.numel > 1:
+                    fix = _ALL_LEARNT
+                elif smallest is None and norms is not None and norms.provenance == "data":
                     fix = _OF_DATA
             yield self.finding(message, fix=fix, **told(born, "zero_rows", "divisor_is", "divisor_min_abs"))
