@@ -76,7 +76,8 @@ def judged(
         return "failed", why_failed(stage, result, case.birth.birth.line)
     if moved is not None and moved > _allowed(case, remedies):
         return "distorts", f"finite, but healthy values move by {_share(moved)} their size"
-    changed = moved_what_was_finite(stage, result, case)
+    otherwise = any(one.trains_otherwise for one in remedies)
+    changed = moved_what_was_finite(stage, result, case) if not otherwise else None
     if changed is not None:
         return (
             "distorts",
