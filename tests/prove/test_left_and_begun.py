@@ -240,6 +240,12 @@ def test_a_lower_rate_that_only_comes_later_is_no_proof(text: str, tmp_path: Pat
     assert report.proved is None or not report.proved.popular
 
 
+def test_a_lower_rate_is_not_told_to_have_moved_a_finite_loss(tmp_path: Path) -> None:
+    """It moves every loss by design."""
+    _, tried = proof(tmp_path, LEFT_OUT_BY_COMPARING)
+    assert "which was finite before" not in tried["lower-rate"].reason, tried["lower-rate"]
+
+
 def test_an_infinity_that_was_written_and_stayed_is_left_out(tmp_path: Path) -> None:
     """Putting a number in its place would be learnt from."""
     report, tried = proof(tmp_path, NO_WAY_THROUGH)

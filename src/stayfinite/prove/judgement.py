@@ -76,7 +76,8 @@ def judged(
         return "failed", why_failed(stage, result, case.birth.birth.line)
     if moved is not None and moved > _allowed(case, remedies):
         return "distorts", f"finite, but healthy values move by {_share(moved)} their size"
-    changed = moved_what_was_finite(stage, result, case)
+    otherwise = any(one.trains_otherwise for one in remedies)
+    changed = moved_what_was_finite(stage, result, case) if not otherwise else None
     if changed is not None:
         return (
             "distorts",
@@ -93,8 +94,6 @@ def judged(
     if newest.trains_otherwise and (control or not rate_may_be_the_cause(stage, case)):
         # Every update is another one, so this is another course of the weights: no word on the place that failed.
         return "unclear", "finite, on another course of the weights that did not come to this place"
-    if stands_still(stage, result):
-        return "no gradient", "finite, but the weights do not move any more: nothing has a gradient"
     return "proved", ""
 
 
@@ -148,13 +147,6 @@ def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:
     if largest < MANY_TIMES or max(before, default=0.0) >= MANY_TIMES:
         return None
     return f"finite, but an update then moves the weights by {largest:.2g} times their size"
-
-
-def stands_still(stage: Stage, result: TrialResult) -> bool:
-    """Updates are made from the failing step on, and none of them moves anything: what made the values finite has
-    taken every gradient, as a floor under the norm of vectors that all begin at 0 does."""
-    after = [moved for step, moved in result.moved if step >= stage.step.step]
-    return len(after) > 1 and max(after) == 0.0
 
 
 def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:

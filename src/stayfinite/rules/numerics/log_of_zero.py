@@ -38,7 +38,7 @@ _SPREAD = (
     "whatever comes to vary there by as much"
 )
 _COMPLEX = (
-    "the logarithm of a complex 0 has no value and no slope: add a small number first, torch.log(z + 1e-8), or take "
+    "the logarithm of a complex 0 has no value and no slope: add a small number first, torch.log(z + 1e-6), or take "
     "the logarithm of the magnitude with a floor and the phase where there is a magnitude"
 )
 _SPREADS = ("std", "var", "std_mean", "var_mean")
