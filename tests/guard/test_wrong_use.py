@@ -239,7 +239,9 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     )
     lines = child.stdout.splitlines()
     assert lines[-1:] == ["done"], child.stderr
-    assert "Error" not in child.stderr and "Traceback" not in child.stderr, child.stderr  # no second one at exit
+    assert "Error" not in child.stderr and "Traceback" not in child.stderr, (
+        child.stderr
+    )  # no second one at exit
     assert "could not write the checkpoint" in lines[0] and "File too large" in lines[0]
     assert sum("can no longer write" in line for line in lines) == 1
     assert all(line.startswith("RuntimeWarning") for line in lines[1:-1])

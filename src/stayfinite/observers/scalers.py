@@ -49,6 +49,8 @@ class ObservedScaler:
     scale_read: int = 0  # how often the script asked for the scale
     scaled: bool = False  # a loss was scaled and the gradients are not unscaled yet
     unscaled: set[int] = field(default_factory=set)
+    unscaled_by_script: set[int] = field(default_factory=set)  # not by a guard
+    unchecked: int = 0  # steps of an optimizer itself after those
     skipped_now: bool = False
     losses: list[torch.Tensor] = field(default_factory=list)  # before scaling, since the last update
 
@@ -109,7 +111,7 @@ class ScalerObserver:
         result = original(scaler, *args, **kwargs)
         if seen is None:
             return result
-        seen.scaled, seen.unscaled, seen.stepped = True, set(), set()
+        seen.scaled, seen.unscaled, seen.unscaled_by_script, seen.stepped = True, set(), set(), set()
         given = args[0] if args else kwargs.get("outputs")
         self._unscaled_losses.scaled(
             1 if isinstance(given, torch.Tensor) else 2
@@ -177,6 +179,8 @@ class ScalerObserver:
         seen = self.find(scaler)
         if seen is not None:
             seen.unscaled.add(id(optimizer))
+            if not called_by_us():
+                seen.unscaled_by_script.add(id(optimizer))
         return original(scaler, optimizer, *args, **kwargs)
 
     def _stepping(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -254,6 +258,7 @@ class ScalerObserver:
                 seen.stepped_again += 1
             elif id(optimizer) in seen.unscaled:  # a guard steps it, after a look of its own
                 self._has_stepped(seen)
+                seen.unchecked += int(id(optimizer) in seen.unscaled_by_script)
         if self._unscaled_losses.is_untouched(id(optimizer)):
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -298,6 +303,7 @@ class ScalerObserver:
                 earlier_scale=w.earlier_scale,
                 bypassed=w.bypassed,
                 stepped_again=w.stepped_again,
+                unchecked=w.unchecked,
                 penalties=0 if w.scale_read else w.penalties,
                 penalty=w.penalty,
                 unscaled_losses=0 if w.scale_read else w.unscaled_losses,

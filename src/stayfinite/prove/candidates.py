@@ -26,6 +26,7 @@ from stayfinite.prove.stage import (
 )
 from stayfinite.prove.trial import Plan, TrialResult
 from stayfinite.prove.trials import Trials
+from stayfinite.remedies.floors import rounding_of_difference
 from stayfinite.remedies.remedy import Case, Prescription, prescriptions
 from stayfinite.remedies.source import Edit, edited
 
@@ -215,9 +216,10 @@ class Candidates:
     ) -> float | None:
         if one.edits and before:
             brink = [brink_part(value, case) for value in before]
-            moved = distortion(
-                before, result.values, [_either(*pair) for pair in zip(failing, brink, strict=True)], upto
-            )
+            operand = case.operand if one.remedy.ends_cancelling else None
+            noise = rounding_of_difference(operand) if operand is not None else 0.0
+            left_out = [_either(*pair) for pair in zip(failing, brink, strict=True)]
+            moved = distortion(before, result.values, left_out, upto, noise)
         elif one.remedy.trains_otherwise:
             return None
         else:

@@ -124,9 +124,15 @@ def _leaves(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def distortion(
-    before: Sequence[Tensor], after: Sequence[Tensor], failing: Sequence[Tensor | None], upto: int
+    before: Sequence[Tensor],
+    after: Sequence[Tensor],
+    failing: Sequence[Tensor | None],
+    upto: int,
+    noise: float = 0.0,
 ) -> float | None:
     """How far values that do not fail moved, relative to their size; None if nothing compares.
+
+    `noise`: how far off they were before, which is nobody's doing.
 
     Executions are compared until the first that moved beyond rounding: a training that took another way from there
     on says nothing about the expression.
@@ -142,7 +148,9 @@ def distortion(
         if not bool(torch.isfinite(two).all()):
             return float("inf")
         size = one.abs() + one.square().mean().sqrt()
-        moved = torch.where(one == two, 0.0, (one - two).abs() / size.clamp_min(1e-300))
+        moved = torch.where(
+            one == two, 0.0, ((one - two).abs() - noise).clamp_min(0.0) / size.clamp_min(1e-300)
+        )
         rounding = 8 * torch.finfo(old.dtype).eps
         here = float(moved.max())
         worst = max(worst or 0.0, 0.0 if here <= rounding else here)

@@ -71,6 +71,7 @@ class Remedy:
     over_steps: ClassVar[bool] = False
     rate_factor: ClassVar[float | None] = None  # the learning rate that it ends at, if it changes that: 0.1
     trains_otherwise: ClassVar[bool] = False  # a rate, a clip: healthy steps change by design
+    ends_cancelling: ClassVar[bool] = False  # what it replaces is a difference: right only up to rounding
     only_wider: ClassVar[bool] = False  # more room for large numbers: if these grow on, it only postpones
     cuts_off: ClassVar[bool] = False  # what fails there gets no gradient, whatever else may be done about it
     # False: what people try, and leaves the cause as it is; never called proved

@@ -20,6 +20,7 @@ class TwoPassVariance(Remedy):
     kinds = frozenset({Kind.ROOT_OF_NEGATIVE, Kind.ROOT_GRADIENT_AT_ZERO, Kind.LOG_OF_NEGATIVE, Kind.LOG_OF_ZERO,
                        Kind.DIVISION_BY_ZERO, Kind.CONSTANT_RESCALED, Kind.SCALE_NOT_POSITIVE})  # fmt: skip
     rank = 1
+    ends_cancelling = True
 
     def fits(self, case: Case) -> bool:
         operand = case.operand

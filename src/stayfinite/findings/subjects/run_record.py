@@ -73,6 +73,9 @@ class ScalerFacts:
     # steps of an optimizer itself, not through the scaler, on gradients that were still scaled
     bypassed: int = 0
     stepped_again: int = 0  # steps of an optimizer itself right after the scaler's, on the same gradients
+    unchecked: int = (
+        0  # steps of an optimizer itself after the script's unscale_, which the scaler could not refuse
+    )
     # gradients of a scaled loss that went into another loss, by a script that never read the scale
     penalties: int = 0
     penalty: Place = Place()

@@ -10,6 +10,12 @@ from stayfinite.findings.mechanism.operands import LARGEST, behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import bad_values, judged, told
 
+_WIDER = "run this op in float32 or bfloat16, or scale before it (divide first, then sum or cast)"
+_UNDER_A_SCALE = (
+    "let scaler.step(optimizer) leave such a step out (update() then lowers the scale); if it comes back at a scale "
+    "near 1, run this op in float32 or bfloat16"
+)
+
 
 class Float16Overflow(Rule[FailedStep]):
     """A value went beyond 65504, the largest float16 number; in float32 the same op on the same inputs is finite.
@@ -47,9 +53,10 @@ class Float16Overflow(Rule[FailedStep]):
         for born in judged(subject, Kind.HALF_OVERFLOW):
             birth, value = born.birth, born.how.more["float32_absmax"]
             shown = f"{value:.3g}" if value is not None else "more"
+            scaled = birth.phase == "backward" and bool(subject.run.scalers)
             yield self.finding(
                 f"{behind(birth)} overflowed {birth.dtype}: {shown} in float32, the limit is "
                 f"{LARGEST.get(birth.dtype, 65504):.5g} ({bad_values(birth)} of {birth.birth.numel} values)",
-                fix="run this op in float32 or bfloat16, or scale before it (divide first, then sum or cast)",
+                fix=_UNDER_A_SCALE if scaled else _WIDER,
                 **told(born, "limit", "from_dtype", "to_dtype", autocast=birth.autocast),
             )

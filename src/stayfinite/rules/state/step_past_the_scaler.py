@@ -13,12 +13,14 @@ class StepPastTheScaler(Rule[FailedStep]):
 
     ## What it finds
     `optimizer.step()` after `scaler.scale(loss).backward()`, without `scaler.step(optimizer)` or `scaler.unscale_`;
-    and `optimizer.step()` behind `scaler.step(optimizer)`, on the same gradients.
+    `optimizer.step()` behind `scaler.step(optimizer)`, on the same gradients; and `optimizer.step()` behind
+    `scaler.unscale_(optimizer)`, where such a gradient was not finite.
 
     ## Why it is bad
     The gradients are thousands of times too large. SGD diverges at once; Adam hides it, because it divides by the
     size of the gradient, but its eps, clipping and weight decay no longer mean what they say, and no step is
-    skipped on overflow. A second step behind the scaler's applies what the scaler has just refused.
+    skipped on overflow. That scaled gradients overflow now and then is how a scaler finds its scale. A second step
+    behind the scaler's applies what the scaler has just refused.
 
     ## Example
     `scaler.scale(loss).backward(); optimizer.step(); scaler.update()`
@@ -48,6 +50,16 @@ class StepPastTheScaler(Rule[FailedStep]):
                     "made twice, and one that the scaler refuses is made all the same",
                     fix="remove optimizer.step(): scaler.step(optimizer) is the step",
                     evidence={"steps": scaler.stepped_again, "refused": scaler.skipped},
+                    depth=Depth.UPSTREAM,
+                    place=place,
+                )
+            if scaler.unchecked and not subject.run.complete and subject.trigger == "gradient":
+                yield self.finding(
+                    "optimizer.step() follows scaler.unscale_(optimizer) without scaler.step(optimizer): gradients "
+                    "that overflow at this scale, which the scaler would have refused, are applied",
+                    fix="call scaler.step(optimizer) instead of optimizer.step(): it leaves such a step out, and "
+                    "scaler.update() then lowers the scale",
+                    evidence={"steps": scaler.unchecked, "scale": scaler.scale},
                     depth=Depth.UPSTREAM,
                     place=place,
                 )
