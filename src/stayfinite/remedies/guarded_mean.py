@@ -8,6 +8,7 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, argument, called, is_method, is_pure, new_name
 
+_OF_LABELS = ("cross_entropy", "nll_loss")
 _LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss")
 
 
@@ -28,30 +29,55 @@ class GuardedMean(Remedy):
             text = _mean_of_all(node, site, len(found))
             if text is not None:
                 found.append(site.replace(node, text))
-        for node in site.calls("cross_entropy", "nll_loss"):
-            labels = argument(node, site, 1, "target")
-            names = {k.arg for k in node.keywords}
-            if (
-                labels is None
-                or not is_pure(labels)
-                or names & {"weight", "reduction", "ignore_index", "label_smoothing"}
-                or len(node.args) > 2
-            ):
-                continue
-            call = site.code(node)[:-1].rstrip().rstrip(",")
-            found.append(
-                site.replace(
-                    node, f'({call}, reduction="sum") / ({site.code(labels)} != -100).sum().clamp(min=1))'
-                )
-            )
+        for node in site.calls(*_OF_LABELS):
+            text = _of_labels(node, site)
+            if text is not None:
+                found.append(site.replace(node, text))
         if found or not site.torch or case.kind is not Kind.EMPTY_REDUCTION:
             return found
-        # A loss object: its settings are elsewhere. Without labels its gradient is 0 as it should be; its value is not.
+        # A loss object: its settings are elsewhere.
         if case.call in _LOSSES:
             for one in site.here():
                 if isinstance(one, ast.Call) and called(one) != "backward" and len(one.args) == 2:
-                    return [site.replace(one, f"{site.torch}.nan_to_num({site.code(one)})")]
+                    text = _of_something(one, site, case.call in _OF_LABELS)
+                    return [site.replace(one, text)] if text is not None else []
         return []
+
+
+def _of_labels(node: ast.Call, site: SourceSite) -> str | None:
+    """A cross entropy of labels of which all may be ignored: the sum over those that count, or 0 without any."""
+    labels = argument(node, site, 1, "target")
+    given = {one.arg: one.value for one in node.keywords}
+    ignored = given.get("ignore_index")
+    if labels is None or not is_pure(labels) or len(node.args) > 2 or "reduction" in given:
+        return None
+    number = site.term(ignored) if ignored is not None else "-100"
+    if set(given) <= {"input", "target", "ignore_index"} and (ignored is None or is_pure(ignored)):
+        call = site.code(node)[:-1].rstrip().rstrip(",")
+        return f'({call}, reduction="sum") / ({site.term(labels)} != {number}).sum().clamp(min=1))'
+    scores = argument(node, site)
+    if scores is None or not is_pure(scores) or (ignored is not None and not is_pure(ignored)):
+        return None
+    return _or_zero(node, scores, f"({site.term(labels)} != {number}).any()", site)
+
+
+def _of_something(node: ast.Call, site: SourceSite, of_labels: bool) -> str | None:
+    """A loss object called with outputs and targets: its own mean wherever there is something to take one of."""
+    outputs, targets = node.args
+    if not is_pure(outputs) or not is_pure(targets):
+        return None
+    loss = site.code(node.func)
+    some = (
+        f"({site.term(targets)} != {loss}.ignore_index).any()"
+        if of_labels
+        else f"{site.term(targets)}.numel()"
+    )
+    return _or_zero(node, outputs, some, site)
+
+
+def _or_zero(node: ast.Call, outputs: ast.expr, some: str, site: SourceSite) -> str:
+    """0 with a gradient of 0 where there is nothing; a NaN of the outputs stays one."""
+    return f"({site.code(node)} if {some} else {site.term(outputs)}.sum() * 0.0)"
 
 
 def _may_select(values: ast.expr | None) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from stayfinite.findings import Json
+from stayfinite.hooks.interrupts import interrupts_wait
 from stayfinite.sandbox import descriptors, landlock, memory, namespaces, support, syscalls
 from stayfinite.sandbox.process import Kind, remove_scratch
 
@@ -166,17 +167,20 @@ class _Fork:
         reading, writing = os.pipe()
         door = namespaces.Door.make() if self._kind == "namespaces" else None
         outside = os.getpid()
-        child = _fork()
-        if child == 0:
-            self._end_with(lambda: self._between(outside, reading, writing, door), writing)
-        os.close(writing)
+        child = -1
         try:
+            with interrupts_wait():  # python swallows what a handler raises in its own work after a fork
+                child = _fork()
+            if child == 0:
+                self._end_with(lambda: self._between(outside, reading, writing, door), writing)
+            os.close(writing)
             if door is not None:
                 door.open_for(child)
             return self._wait(reading, deadline)
         finally:
-            os.close(reading)
-            _kill(child)
+            if child > 0:
+                os.close(reading)
+                _kill(child)
 
     def _wait(self, reading: int, deadline: float) -> ForkResult:
         said = b""

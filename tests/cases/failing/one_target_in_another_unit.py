@@ -1,4 +1,5 @@
 # causes: BAD_BATCH_SPIKE
+# exit: 1
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-# accepts: lower-rate clip growth
+# accepts: measured-rate lower-rate clip growth
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# accepts: clip lower-rate growth bounded
+# accepts: clip measured-rate lower-rate growth bounded
 import torch
 from torch import nn
 

@@ -70,7 +70,8 @@ def inverse_function(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     if behind(birth) in _INVERSES:
         boundary, outside = int(birth.fact("boundary")), int(birth.fact("outside"))
         if outside:
-            return Mechanism(Kind.INVERSE_AT_EDGE, operand, outside + boundary, "outside of its domain")
+            on_edge = f" (and {boundary} on its edge)" if boundary else ""
+            return Mechanism(Kind.INVERSE_AT_EDGE, operand, outside, f"outside of its domain{on_edge}")
         at_edge = operand is not None and (operand.absmax or 0.0) >= 1.0
         count = boundary or (birth.birth.nan + birth.birth.inf if at_edge else 0)
         return Mechanism(Kind.INVERSE_AT_EDGE, operand, count, "on the edge of its domain") if count else None
