@@ -35,7 +35,8 @@ def test_an_object_that_lies_about_its_class_is_not_asked() -> None:
 
 
 def test_a_thread_that_is_making_tuples_is_not_disturbed() -> None:
-    """With a list of all objects in python's hands this raised SystemError within a second."""
+    """With a list of all objects in python's hands this raised SystemError within a second; so did finalizers that
+    ran while it was there."""
     ended, trouble = threading.Event(), []
 
     def make() -> None:
@@ -45,7 +46,16 @@ def test_a_thread_that_is_making_tuples_is_not_disturbed() -> None:
         except SystemError as error:
             trouble.append(error)
 
-    threads = [threading.Thread(target=make) for _ in range(4)]
+    class Litter:
+        def __del__(self) -> None:
+            sum(range(50))
+
+    def litter() -> None:
+        while not ended.is_set():
+            one = Litter()
+            one.itself = one  # type: ignore[attr-defined]
+
+    threads = [*(threading.Thread(target=make) for _ in range(4)), threading.Thread(target=litter)]
     for thread in threads:
         thread.start()
     for _ in range(12):

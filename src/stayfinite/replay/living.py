@@ -43,15 +43,22 @@ def _look(kinds: tuple[type, ...]) -> list[Any]:
 
     As long as a list of all objects exists, a tuple that another thread is just making has one owner too many, and
     python stops that thread with a SystemError. So the list is made, read and dropped by compiled code alone, between
-    two moments at which python may change threads. Types are compared, not asked: a lazy proxy may compute when it is
-    asked for its class.
+    two moments at which python may change threads, and no garbage is collected meanwhile: that calls finalizers. Types
+    are compared, not asked: a lazy proxy may compute when it is asked for its class. (Where a metaclass has an `__eq__`
+    of its own, python still runs that.)
     """
     wanted = frozenset(chain.from_iterable(map(_made_from, kinds)))
-    present: set[type] = set(map(type, _everything()))
-    nothing: dict[type, Iterable[Any]] = dict.fromkeys(present - wanted, ())
-    # nothing.get(kind, things): the things of a wanted kind, and of one that came into being since
-    either: Callable[[type, Iterable[Any]], Iterable[Any]] = nothing.get
-    found = list(chain.from_iterable(starmap(either, groupby(_everything(), type))))
+    collects = gc.isenabled()
+    try:
+        gc.disable()
+        present: set[type] = set(map(type, _everything()))
+        nothing: dict[type, Iterable[Any]] = dict.fromkeys(present - wanted, ())
+        # nothing.get(kind, things): the things of a wanted kind, and of one that came into being since
+        either: Callable[[type, Iterable[Any]], Iterable[Any]] = nothing.get
+        found = list(chain.from_iterable(starmap(either, groupby(_everything(), type))))
+    finally:
+        if collects:
+            gc.enable()
     return [thing for thing in found if type(thing) in wanted]
 
 

@@ -52,6 +52,12 @@ ADVICE = {
         "xlogy",
         "log_softmax",
     ),
+    "a count of nothing over what is expected": (
+        "y = torch.tensor([0.0, 3.0])\nmu = F.softplus(nn.Parameter(torch.zeros(2))) + 1e-3\n"
+        "loss = (y * torch.log(y / mu)).sum()",
+        "torch.xlogy(y, y / mu)",
+        "logsumexp",
+    ),
     "a time of zero is no weight": (
         "t = torch.tensor([1.0, 0.0])\nk = nn.Parameter(torch.tensor(0.5))\nloss = ((k - 1) * t.log()).sum()",
         "no model computed them: put a floor",

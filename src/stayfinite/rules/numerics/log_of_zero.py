@@ -113,6 +113,8 @@ def _is_weight(step: FailedStep, operand: Operand | None) -> bool:
 def _maker(operand: Operand | None) -> Producer | None:
     """The op whose result was rounded to 0. A tanh further up than in 1 - tanh(x)**2 is a layer's activation."""
     made = operand.made_by(*_STABLE, within=6) if operand is not None else None
+    if made is not None and made.least is not None and made.least > 0.0:
+        return None
     return None if made is not None and made.name == "tanh" and made.distance > 3 else made
 
 
@@ -133,6 +135,14 @@ def _stable_form(operand: Operand | None) -> str:
                 f"if {made.name} itself gave 0, {_STABLE[made.name]}"
             )
         return _STABLE[made.name]
+    quotient = operand.made_by("div", within=2) if operand is not None else None
+    if quotient is not None and len(quotient.inputs) > 1:
+        where = f" (line {quotient.line})" if quotient.line else ""
+        return (
+            f"the numerator of the division{where} is 0 there: where it is a count or a share that is also the factor "
+            "of this logarithm, torch.xlogy(y, y / mu) is 0 with it; elsewhere put a floor under it that healthy ones "
+            "never reach"
+        )
     if operand is not None and operand.dtype.startswith("complex"):
         return _COMPLEX
     if operand is not None and not operand.learnt:
