@@ -1,6 +1,7 @@
 """Objects found in memory by their type: complete, and harmless to other threads."""
 
 import threading
+import time
 
 import torch
 
@@ -46,13 +47,22 @@ def test_a_thread_that_is_making_tuples_is_not_disturbed() -> None:
         except SystemError as error:
             trouble.append(error)
 
+    alive = 0
+
     class Litter:
         def __del__(self) -> None:
+            nonlocal alive
             sum(range(50))
+            alive -= 1
 
     def litter() -> None:
+        nonlocal alive
         while not ended.is_set():
+            if alive > 20_000:
+                time.sleep(0.001)  # a loop outruns finalizers: unbounded, this took all memory of a machine
+                continue
             one = Litter()
+            alive += 1
             one.itself = one  # type: ignore[attr-defined]
 
     threads = [*(threading.Thread(target=make) for _ in range(4)), threading.Thread(target=litter)]
