@@ -44,6 +44,7 @@ class StepFollower:
         self._inside: Inside | None = None  # this process is the child in which a body is repeated
         self._ends_when_seen = False  # it is the child in which a framework's step is
         self._armed = 0  # how many of the next steps are followed
+        self._located_in_a_row: set[str] = set()  # triggers, since the last update
         self._trace: Trace | None = None
         self._evidence: FailedStep | None = None
         self._located: tuple[Refusal, FailedStep | None] | None = None
@@ -57,7 +58,13 @@ class StepFollower:
     def arm(self, refusal: Refusal, evidence: FailedStep | None) -> None:
         """Where nothing was seen of how a step went wrong, the next ones are followed, until one goes wrong again."""
         self._evidence = self._located = None
-        self._armed = _FOLLOWED if evidence is None and self._explainer.may_follow(refusal) else 0
+        trigger = refusal.refused.trigger
+        if refusal.first:
+            self._located_in_a_row.clear()
+        if evidence is not None:
+            self._located_in_a_row.add(trigger)
+        unknown = trigger not in self._located_in_a_row
+        self._armed = _FOLLOWED if unknown and self._explainer.may_follow(refusal) else 0
 
     def start_if_armed(self, batch: Any) -> None:
         if self._armed and self._trace is None:

@@ -193,6 +193,8 @@ class FailureDetector:
         self.suspicions.stepped_on(step)
         if evidence is not None:
             self.suspicions.forget_unlocated(step)
+        elif self.suspicions.goes_on(kind, step):
+            return
         if evidence is not None or not self.suspicions.of_step(step):
             self._suspect(kind, evidence, touched=True, step=step)
 

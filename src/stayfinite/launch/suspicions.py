@@ -95,6 +95,15 @@ class Suspicions:
                 known.touched_state = True
                 known.expected &= not whatever_the_scale
 
+    def goes_on(self, kind: str, step: int) -> bool:
+        """A step is refused for what was located before, and no healthy update came between: nobody looked again."""
+        located = [s for s in self.all if s.kind == kind and s.evidence is not None and not s.progress]
+        if not located:
+            return False
+        located[-1].again(touched=True)
+        self.all = [s for s in self.all if s.step != step or s.evidence is not None]
+        return True
+
     def outlasts(self, step: int | None = None) -> bool:
         """What was bad in this step (in any step) is still in buffers or averages; False if nothing was seen."""
         seen = [known for known in self.all if not known.expected and (step is None or known.step == step)]
