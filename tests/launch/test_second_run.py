@@ -219,6 +219,26 @@ def test_files_that_there_was_no_time_to_list_are_not_hidden(
         changes.close()
 
 
+PRINTING = """
+import os
+from stayfinite.launch.file_changes import FileChanges
+
+changes = FileChanges()
+changes.start(["."])
+print("step 1", flush=True)
+os.system("echo step 2")
+past, unlike = changes.past()
+changes.close()
+assert not past.missing and not past.earlier and not unlike, (past, unlike)
+"""
+
+
+def test_where_the_output_goes_is_no_file_of_the_script(tmp_path: Path) -> None:
+    with (tmp_path / "train.log").open("w") as log:
+        subprocess.run([sys.executable, "-c", PRINTING], cwd=tmp_path, stdout=log, check=True)
+    assert (tmp_path / "train.log").read_text() == "step 1\nstep 2\n"
+
+
 def test_what_happens_to_files_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("kept", "changed", "gone", "moved", "unheard", "tree/a", "tree/b/c"):

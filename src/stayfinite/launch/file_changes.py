@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,12 @@ class FileChanges:
         ]
         missing |= anew  # an overlay cannot rename a folder that it did not make: it makes it anew
         unlike = {path: what for path, what in self._too_large.items() if self._is_changed(path)}
-        ours = _signatures_of_output()
+        ours = _numbers_of_output()
         for path, before in self._listed.items():
             if (
                 path in self.earlier
                 or path in unlike
-                or before in ours
+                or before[0] in ours
                 or _below(path, missing | unlike.keys())
             ):
                 continue
@@ -286,15 +286,12 @@ def _signature(path: str) -> Signature | None:
     return (seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
-def _signatures_of_output() -> set[Signature]:
-    """The script's own output may go to a file in a listed folder."""
+def _numbers_of_output() -> set[int]:
+    """The script's own output may go to a file in a listed folder, which grows with every line."""
     found = set()
-    for number in (1, 2):
-        try:
-            seen = os.fstat(number)
-        except OSError:
-            continue
-        found.add((seen.st_ino, seen.st_size, seen.st_mtime_ns))
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            found.add(os.fstat(descriptor).st_ino)
     return found
 
 
