@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,38 @@ def test_incidents_of_a_guarded_run_are_read(healthy: Path) -> None:
     assert len(found.incidents) == 1 and "NUM001" in codes(findings)
     assert "NUM001" in plan[0].title
     shutil.rmtree(incident)
+
+
+SCRIPT = """import torch
+x = torch.zeros(4, requires_grad=True)
+loss = torch.log(x).sum()
+loss.backward()
+"""
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_what_was_located_and_cured_comes_first_until_it_is_mended(tmp_path: Path, mended: bool) -> None:
+    from stayfinite.findings import all_rules
+    from stayfinite.findings.finding import Proof
+
+    (tmp_path / "config.yaml").write_text("lr: 1e-3\nwarmup_steps: 500\nmax_steps: 300\n")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("torch.log(x)", "x") if mended else SCRIPT)
+    incident = tmp_path / "stayfinite-runs" / "a" / "incidents" / "0001"
+    incident.mkdir(parents=True)
+    rule = next(rule for rule in all_rules() if rule.code == "NUM001")
+    finding = rule.finding("log of zero", fix="clamp", evidence={}, file=str(script), line=3)
+    finding = replace(
+        finding, proof=Proof(remedy="log-floor", finite=True, loss=1.0, distortion=0.0, tried=3)
+    )
+    birth = {"file": str(script), "line": 3, "source": "loss = torch.log(x).sum()"}
+    (incident / "incident.json").write_text(
+        json.dumps({"schema": 1, "step": 0, "birth": birth, "findings": [finding.to_json()]})
+    )
+    _, _, findings, plan = examined(tmp_path)
+    assert {"CFG001", "CFG006"} <= codes(findings)
+    assert ("NUM001" in codes(findings)) is not mended
+    assert ("NUM001" in plan[0].title) is not mended
 
 
 def test_trainer_folders_and_lightning_folders_are_two_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from stayfinite.checkpoint.verify import CheckpointVerdict
@@ -101,7 +102,8 @@ def all_findings(found: Examination, project: Project) -> list[Finding]:
     findings += _once_a_run(found.checkpoints + found.weights, project)
     findings += found.model.findings if found.model is not None else []
     findings += [finding for verdict in found.data for finding in verdict.findings]
-    findings += [finding for incident in found.incidents for finding in _of_incident(incident.data)]
+    sources = {os.path.realpath(source.path): source.text for source in found.lint.read}
+    findings += [finding for incident in found.incidents for finding in _of_incident(incident.data, sources)]
     return sorted(worst_first(findings), key=lambda f: (f.severity.rank, _elsewhere(f, project)))
 
 
@@ -134,8 +136,22 @@ def _once_a_run(verdicts: Sequence[CheckpointVerdict], project: Project) -> list
     return list(kept.values())
 
 
-def _of_incident(data: dict[str, object]) -> list[Finding]:
+def _is_mended(birth: object, sources: dict[str, str]) -> bool:
+    """The line on which it began is not in its file any more: it was mended, or is another program by now."""
+    if not isinstance(birth, dict):
+        return False
+    file, line = birth.get("file"), birth.get("source")
+    if not isinstance(file, str) or not isinstance(line, str) or not line.strip():
+        return False
+    text = sources.get(os.path.realpath(file))
+    first = line.strip().splitlines()[0]
+    return text is not None and all(first not in known for known in text.splitlines())
+
+
+def _of_incident(data: dict[str, object], sources: dict[str, str]) -> list[Finding]:
     """The findings of an incident that the guard wrote; a file that other hands changed gives what it can."""
+    if _is_mended(data.get("birth"), sources):
+        return []
     found = []
     raw = data.get("findings")
     for item in raw if isinstance(raw, list) else []:

@@ -51,7 +51,14 @@ def rank_suspects(
             kept[finding.code] = finding
     ordered = sorted(
         kept.values(),
-        key=lambda f: (f.severity.rank, f.cause not in likely, f.code in _SELDOM, f.file or "", f.line or 0),
+        key=lambda f: (
+            f.severity.rank,
+            f.proof is None,  # a failure that was located, and cured on its replay
+            f.cause not in likely,
+            f.code in _SELDOM,
+            f.file or "",
+            f.line or 0,
+        ),
     )
     if not ordered:
         return [finding for finding in findings if finding.code in _SIGNS_OF_RATE][:1]

@@ -65,12 +65,19 @@ class Digest:
             if w.series.last and w.series.role in CORE
         }
         chunks: dict[str, Chunk] = {}
+        refused = {row for row, action in block.texts.get("action", ()) if action != "none"}
         for name, column in block.columns.items():
             watched = self._watch(name)
             if watched is not None and column.values:
                 chunk = Chunk(column.values, column.rows, steps, block.lines, first, column.constant)
                 chunks[name] = chunk
                 happened += self._add(watched, chunk)
+                if refused and not chunk.finite:
+                    watched.series.refused += sum(
+                        row in refused
+                        for row, value in zip(chunk.rows, chunk.values, strict=True)
+                        if not math.isfinite(value)
+                    )
         self._add_nulls(block)
         self._add_texts(block, steps, first, happened)
         points = [happening.point for happening in happened if happening.what == "resume"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -47,6 +48,29 @@ def test_the_first_bad_loss_and_its_window() -> None:
 def test_one_bad_loss_that_did_not_stay_is_a_warning() -> None:
     found = one(findings({"loss": broken(LOSS, 300, math.inf, 301)}), "LOG001")
     assert found.severity is Severity.WARNING and found.evidence["recovered"]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_steps_that_a_guard_refused_did_no_harm(tmp_path: Path, refused: bool) -> None:
+    records = [
+        {
+            "step": step,
+            "loss": "inf" if step % 20 == 7 else LOSS[step],
+            "grad_norm": 1.0,
+            "action": "skip" if refused and step % 20 == 7 else "none",
+        }
+        for step in range(N)
+    ]
+    vitals = [{"event": "vitals", "step": step, "skipped": 0.3} for step in range(20)]
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records + vitals))
+    found = examine_log(str(path)).findings
+    loss = one(found, "LOG001")
+    assert loss.evidence["recovered"] and loss.evidence["refused"] == (20 if refused else 0)
+    assert loss.severity is (Severity.WARNING if refused else Severity.ERROR)
+    assert ("none of these steps was applied" in loss.message) is refused
+    assert "go back" not in loss.fix
+    assert [f for f in found if f.code == "LOG012"] == []  # 20 of 400; 0.3 is that of a stretch
 
 
 def test_a_component_is_named_before_the_total() -> None:

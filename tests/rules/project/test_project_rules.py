@@ -125,8 +125,10 @@ def test_checkpoints_beyond_the_log(tmp_path: Path) -> None:
     assert found_in(tmp_path / "other_units", "PRJ003") == []
 
 
-def fail_from(folder: Path, step: int) -> None:
-    lines = [json.dumps({"step": s, "loss": "nan" if s >= step else 1.0 - 1e-3 * s}) for s in range(1, 101)]
+def fail_from(folder: Path, step: int, last: int = 100) -> None:
+    lines = [
+        json.dumps({"step": s, "loss": "nan" if step <= s <= last else 1.0 - 1e-3 * s}) for s in range(1, 101)
+    ]
     (folder / "log.jsonl").write_text("\n".join(lines) + "\n")
 
 
@@ -141,6 +143,15 @@ def test_saved_during_the_failure_and_the_last_good_before_it(tmp_path: Path) ->
     fail_from(tmp_path, 10)
     (none,) = found_in(tmp_path, "PRJ005")
     assert "no checkpoint from before the trouble" in none.message and "written at step 20" in none.message
+
+
+def test_saved_right_after_the_failure_is_not_said_to_be_inside(tmp_path: Path) -> None:
+    write_run(tmp_path, range(1, 101), [20, 99])
+    fail_from(tmp_path, 45, 98)
+    (doubtful,) = found_in(tmp_path, "PRJ004")
+    assert (
+        "written at step 99, too soon after the failure (loss not finite, step 45 to 98)" in doubtful.message
+    )
 
 
 def test_a_damaged_checkpoint_from_before_is_named_with_what_is_wrong(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ class Series:
     count: int = 0
     nan: int = 0
     inf: int = 0
+    refused: int = 0
+    """Of the bad values, those of steps that a guard did not apply."""
     minimum: float = math.inf
     maximum: float = -math.inf
     first: Point | None = None

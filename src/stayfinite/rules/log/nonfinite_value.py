@@ -9,6 +9,15 @@ from stayfinite.findings.subjects.log import Log, Role, Series
 from stayfinite.rules.log.story import place, ramp, rate_text, when
 
 _RARE = 0.01
+_GO_BACK = (
+    "go back to a checkpoint from before this step (stayfinite scan DIR --last-good) and run on with stayfinite run, "
+    "which names the operation"
+)
+_REFUSED = "incidents/ beside this log name the operation and the samples"
+_CAME_BACK = (
+    "run it with stayfinite run, which names the operation and the samples; what was saved since is to be looked into "
+    "(stayfinite scan DIR)"
+)
 
 
 class NonfiniteValue(Rule[Log]):
@@ -28,7 +37,8 @@ class NonfiniteValue(Rule[Log]):
 
     ## The fix
     Go back to the last checkpoint from before the window (`stayfinite scan DIR --last-good`), and run from there with
-    `stayfinite run`, which stops at the step and names the operation.
+    `stayfinite run`, which stops at the step and names the operation. Where the loss came back, the weights held, or
+    something refused those steps: find the samples, and look into what was saved since.
 
     ## The popular fix that does not work
     Dropping NaN values before plotting: the curve looks healthy, and the weights are gone.
@@ -72,18 +82,20 @@ class NonfiniteValue(Rule[Log]):
             if last != first
             else f"at {when(log, first)} only"
         )
+        refused = came_back and series.refused == series.bad
         to_the_end = ", up to the end of the log" if not came_back and series.bad > 1 else ""
         after = " and was finite again afterwards" if came_back else ""
+        kept_out = "; none of these steps was applied" if refused else ""
         also = f"; also {', '.join(others[:4])}" if others else ""
         kind = "NaN" if first.value != first.value else f"{first.value:g}"
         rare = came_back and series.bad <= max(1, _RARE * series.count)
+        harmless = rare or refused or (series.role is Role.EVALUATION and came_back)
         grew = ramp(trouble.before.get(series.name, []), 5.0) if trouble is not None else None
-        cause = "LR_DIVERGENCE" if grew is not None else "BAD_BATCH_SPIKE" if rare else self.cause
+        cause = "LR_DIVERGENCE" if grew is not None else "BAD_BATCH_SPIKE" if rare or refused else self.cause
         return self.finding(
             f"{series.name} became {kind} at {when(log, first)}; {series.bad} of {series.count} values are not finite, "
-            f"{window}{to_the_end}{after}{rate_text(log, around)}{also}",
-            fix="go back to a checkpoint from before this step (stayfinite scan DIR --last-good) and run on with "
-            "stayfinite run, which names the operation",
+            f"{window}{to_the_end}{after}{kept_out}{rate_text(log, around)}{also}",
+            fix=_REFUSED if refused else _CAME_BACK if came_back else _GO_BACK,
             evidence={
                 "series": series.name,
                 "first_step": first.step,
@@ -94,10 +106,11 @@ class NonfiniteValue(Rule[Log]):
                 "inf": series.inf,
                 "values": series.count,
                 "recovered": came_back,
+                "refused": series.refused,
                 "around": around,
                 "last_finite": series.last_finite.value if series.last_finite else None,
             },
-            severity=Severity.WARNING if rare or (series.role is Role.EVALUATION and came_back) else None,
+            severity=Severity.WARNING if harmless else None,
             cause=cause,
             **place(log, first),
         )

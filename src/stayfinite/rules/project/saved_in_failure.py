@@ -45,9 +45,16 @@ class SavedInFailure(Rule[Project]):
             if inside and run.window is not None:
                 first = inside[0]
                 others = f", like {len(inside) - 1} later ones" if len(inside) > 1 else ""
+                failure = f"({run.window.series} not finite, {run.window.words})"
+                after = first.step is not None and first.step > run.window.last
+                when = (
+                    f"too soon after the failure {failure} to say that the run had come back"
+                    if after
+                    else f"inside the failure {failure}"
+                )
                 yield self.finding(
-                    f"every number in {first.path} is finite, but it was written at step {first.step}, inside the "
-                    f"failure ({run.window.series} not finite, {run.window.words}){others}: do not resume from it",
+                    f"every number in {first.path} is finite, but it was written at step {first.step}, {when}{others}: "
+                    "do not resume from it",
                     fix=_fix(good),
                     evidence={
                         "steps": [saved.step for saved in inside],
