@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, TracedBirth
+from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, UNIFORM_DRAWS, TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
 from stayfinite.replay.living import living_models
@@ -204,7 +204,7 @@ class Follower:
                 entry.roots = frozenset().union(*bad)
                 how = transition(running, entry, output)
                 self.bad_seen = True
-            elif op.bare in EXPONENTIALS:
+            elif op.bare in EXPONENTIALS or op.bare in UNIFORM_DRAWS:
                 entry.least = least(output)
             elif op.bare in ("arange", "to_copy"):
                 self.noticed.round(running, output, entry.absmax)

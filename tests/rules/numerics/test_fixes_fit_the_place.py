@@ -63,6 +63,16 @@ ADVICE = {
         "no model computed them: put a floor",
         "xlogy",
     ),
+    "a weight that the script set to 0 is no noise": (
+        "w = torch.rand(8); w[3] = 0.0\nk = nn.Parameter(torch.tensor(0.5))\nloss = (k * w.log()).mean()",
+        "no model computed them: put a floor",
+        "draw noise",
+    ),
+    "noise that came out as 0": (
+        "u = torch.rand(40000, dtype=torch.float16)\nk = nn.Parameter(torch.tensor(0.5))\nloss = (k + u.log()).mean()",
+        "draw noise that cannot be 0",
+        "no model computed them",
+    ),
     "a mask over probabilities that leaves nothing of a sample": (
         "p = nn.Parameter(torch.zeros(2, 3)).softmax(-1)\nmask = torch.tensor([[1.0], [0.0]])\n"
         "loss = -(p * mask).sum(-1).log().mean()",

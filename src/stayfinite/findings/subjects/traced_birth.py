@@ -26,6 +26,7 @@ EXPONENTIALS = (
     "exp2",
     "softplus",
 )  # positive on paper: their smallest value says whether one underflowed
+UNIFORM_DRAWS = ("rand", "uniform")  # seldom exactly 0: their smallest value says whether it was
 
 ORIGINS = (
     "parameter",  # `name` is its path in the model
@@ -53,7 +54,7 @@ class Producer:
     scalars: Mapping[str, Plain] = field(default_factory=dict)  # {"other": 1e-08}, {"exponent": 0.5}
     distance: int = 1  # 1 = it made the operand itself
     absmax: float | None = None  # largest magnitude it put out
-    least: float | None = None  # of an exponential: the smallest value it put out
+    least: float | None = None  # of an exponential or a uniform draw: the smallest value it put out
     inputs: tuple[str, ...] = ()  # dtypes of its tensor inputs: ("bool",) for the sum of a mask
     learnt: bool = False  # something that is trained went into it
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.findings.mechanism.operands import behind
+from stayfinite.findings.mechanism.operands import SMALLEST, behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, Producer
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
@@ -113,9 +113,11 @@ def _is_weight(step: FailedStep, operand: Operand | None) -> bool:
 def _maker(operand: Operand | None) -> Producer | None:
     """The op whose result was rounded to 0. A tanh further up than in 1 - tanh(x)**2 is a layer's activation."""
     made = operand.made_by(*_STABLE, within=6) if operand is not None else None
-    if made is not None and made.least is not None and made.least > 0.0:
+    if operand is None or made is None:
         return None
-    return None if made is not None and made.name == "tanh" and made.distance > 3 else made
+    if made.least is not None and made.least > SMALLEST.get(operand.dtype, 0.0):
+        return None  # it put out no 0, and none that a narrower dtype rounded to 0
+    return None if made.name == "tanh" and made.distance > 3 else made
 
 
 def _stable_form(operand: Operand | None) -> str:
