@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
@@ -81,11 +82,11 @@ def _repeated(operand: Operand, step: FailedStep) -> Producer | None:
     updates = {(optimizer.stepped.file, optimizer.stepped.line) for optimizer in step.run.optimizers}
     made = [one for one in operand.producers if (one.file, one.line) not in updates]
     for producer in made:
-        before = _upstream(producer, made)
-        first = next((one for one in reversed(before) if _place(one) == _place(producer)), None)
-        if first is None or producer.name in _PASSES_ON:
+        again = [one for one in _upstream(producer, made) if _place(one) == _place(producer)]
+        if not again or producer.name in _PASSES_ON:
             continue
-        if (producer.absmax or 0.0) > _FACTOR * (first.absmax or 0.0) > 0:
+        sizes = [one.absmax or 0.0 for one in (producer, *again)]
+        if sizes[0] > _FACTOR * sizes[-1] > 0 and all(a > b for a, b in pairwise(sizes)):
             return producer
     return None
 
