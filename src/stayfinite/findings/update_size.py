@@ -16,6 +16,7 @@ _USUAL_RATE = 1e-3  # where the update itself could not be measured
 _RECENT = 16
 _ABSURD = 1.0
 _RUINED = 1e6  # times the loss before
+STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
 _LASTING = 3  # losses after it: one may be an outlier
 
 
@@ -93,6 +94,11 @@ def learning_rate(step: FailedStep) -> float | None:
     if far:
         return max(far, key=lambda record: record.update_ratio or 0.0).lr
     return known[-1].lr if known else next((optimizer.lr for optimizer in step.run.optimizers), None)
+
+
+def steps_past_the_scaler(step: FailedStep) -> bool:
+    """Updates were made of gradients that were still multiplied by a loss scale: their size is that of the scale."""
+    return any(one.bypassed and one.scale > 1.0 for one in step.run.scalers)
 
 
 def _went_far(record: StepRecord) -> bool:

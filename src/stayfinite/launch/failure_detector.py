@@ -18,7 +18,7 @@ from stayfinite.launch.traced_batch import TracedBatch
 from stayfinite.observers.history import here
 from stayfinite.observers.run_observers import RunObservers
 from stayfinite.replay import Tracer
-from stayfinite.replay.measure import is_bad, measurable
+from stayfinite.replay.measure import holds_casts_of_bad, is_bad, measurable
 from stayfinite.replay.op_journal import NO_ROOTS
 from stayfinite.replay.tracer import is_unfollowed, unfollowed
 
@@ -272,11 +272,14 @@ class FailureDetector:
         try:
             result = original(*args, **kwargs)
         except (ValueError, RuntimeError, AssertionError, IndexError) as error:
+            if any(one.error is error for one in self.tracer.follower.noticed.raised):
+                raise  # an op raised it, with its values: note_raised tells it
             failure = Failure(type(error).__name__, str(error), here())
             evidence = FailedStep(self.history.step, "forward", "exception", failure=failure)
-            given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and measurable(v)]
-            # What was given NaN has a history of its own, which the error does not tell.
-            bad = any(is_bad(value) for value in given)
+            given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+            with unfollowed():
+                # What was given NaN has a history of its own, which the error does not tell.
+                bad = any(is_bad(value) or holds_casts_of_bad(value) for value in given)
             if not bad and explain(evidence):
                 self._raised_by[original] = self._suspect("exception", evidence, caught=True)
             elif bad and not self.tracer.active:

@@ -21,6 +21,7 @@ from stayfinite.replay.tracer import unfollowed
 _SAMPLED = 64  # values of each parameter that are remembered
 _KEPT = 16
 _OFTEN = 20
+_FAR = 0.5  # of a value: 64 steps of bfloat16 and more, so that a hundredth of the way is a step
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class AverageObserver:
             if source is None or copy is None:
                 continue
             now, trained = dict(copy.named_parameters()), dict(source.named_parameters())
-            writes, values, still, source_moved = 0, 0, 0, 0
+            writes, values, still, source_moved, away, stuck = 0, 0, 0, 0, 0, 0
             dtype = ""
             for name, before in known.begun_with.items():
                 if name not in now or name not in trained or now[name].dtype not in HALF:
@@ -91,8 +92,10 @@ class AverageObserver:
                 values += rounded.numel()
                 still += int((_some(value) == rounded).sum())
                 source_moved += int((_some(original).to(value.dtype) != rounded).sum())
+                left = _left_behind(_some(value), _some(original), rounded, value._version)
+                away, stuck = away + left[0], stuck + left[1]
             if values:
-                yield AverageFacts(dtype, writes, values, still, source_moved, known.made)
+                yield AverageFacts(dtype, writes, values, still, source_moved, known.made, away, stuck)
 
     def _half_tensors(self) -> Iterator[AverageFacts]:
         """Averages kept as plain tensors: as often written to as an average is, of the shape of a weight."""
@@ -116,6 +119,16 @@ class AverageObserver:
             made = place_at(self._tracer.written_at(first) if self._tracer is not None else None)
             dtype = str(first.dtype).removeprefix("torch.")
             yield AverageFacts(dtype, first._version, values, still, moved, made)
+
+
+def _left_behind(
+    now: torch.Tensor, trained: torch.Tensor, begun: torch.Tensor, writes: int
+) -> tuple[int, int]:
+    """How many values are far from what they follow, and how many of these have never moved."""
+    if writes < _OFTEN:
+        return 0, 0
+    far = (trained.to(now.device).float() - now.float()).abs() >= _FAR * now.float().abs()
+    return int(far.sum()), int((far & (now == begun)).sum())
 
 
 def _is_usable(parameter: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.findings.mechanism.operands import zeroed_by
+from stayfinite.findings.mechanism.operands import rounded_maker, zeroed_by
 from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update
 from stayfinite.prove.stage import Stage
 from stayfinite.prove.trial import TrialResult
@@ -193,7 +193,7 @@ def has_smooth_form(case: Case) -> bool:
     taken = case.kind in (Kind.LOG_OF_ZERO, Kind.RATIO_INTO_LOG) or (
         case.kind is Kind.EPS_VANISHED and case.op in _LOGARITHMS
     )
-    smooth = operand.made_by(*_SMOOTH, within=_NEAR)
+    smooth = rounded_maker(operand, *_SMOOTH, within=_NEAR)
     masked = zeroed_by(operand, within=_NEAR)
     if smooth is not None and masked is not None and masked.distance < smooth.distance:
         return False  # the zeros are the mask's

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.floors import margin
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
-from stayfinite.remedies.source import Edit, SourceSite, argument, called, new_name, with_argument
+from stayfinite.remedies.sizes import is_number, is_size
+from stayfinite.remedies.source import Edit, SourceSite, argument, new_name, with_argument
 
 _COUNTS = ("count", "sum of a mask", "a count")
-_NUMBERS = ("math",)  # modules whose attributes are numbers, or make them
 
 
 class GuardedDivision(Remedy):
@@ -22,10 +22,14 @@ class GuardedDivision(Remedy):
     kinds = frozenset({
         Kind.DIVISION_BY_ZERO, Kind.CONSTANT_RESCALED, Kind.EMPTY_REDUCTION, Kind.FREQUENCY_ZERO, Kind.EXP_UNDERFLOW,
         Kind.ZERO_NORM, Kind.BOX_WITHOUT_SIZE, Kind.EPS_VANISHED, Kind.RATIO_INTO_LOG, Kind.SCALE_NOT_POSITIVE,
-        Kind.OPTIMIZER_DIVISION,
+        Kind.OPTIMIZER_DIVISION, Kind.SPREAD_OF_ONE,
     })  # fmt: skip
     rank = 2
     cuts_off = True
+
+    def fits(self, case: Case) -> bool:
+        """A deviation divides inside of torch, unless it is written out."""
+        return super().fits(case) and (case.kind is not Kind.SPREAD_OF_ONE or bool(case.how.word))
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         """A floor that is close to 0 may give an update as absurd as the division did: then 1 in place of each 0. Of
@@ -46,13 +50,15 @@ class GuardedDivision(Remedy):
         site = case.site
         assert site is not None
         found: list[Edit] = []
+        whole = isinstance(case.birth.scalars.get("other"), int)  # an integer that was 0: a count
         sizes: list[Edit] = []  # numbers of Python that say how many: guarded where nothing else divides
         for node in site.operations("div"):
             divisor = argument(node, site, 1, "other")
-            if divisor is not None and _is_size(divisor):
+            counts = whole and not isinstance(divisor, ast.Constant)
+            if divisor is not None and (is_size(divisor, site) or (counts and is_number(divisor, site))):
                 text = with_argument(node, site, 1, f"max({site.code(divisor)}, 1)")
                 sizes += [site.replace(node, text)] if text is not None else []
-            if divisor is None or _is_number(divisor):
+            if divisor is None or is_number(divisor, site):
                 continue
             guarded = _without_zeros(site, divisor) if zeros_only else self._guarded(case, divisor)
             text = with_argument(node, site, 1, guarded) if guarded is not None else None
@@ -82,29 +88,3 @@ def _without_zeros(site: SourceSite, divisor: ast.expr) -> str | None:
 
 def _where(torch: str, first: str, again: str) -> str:
     return f"{torch}.where({first} == 0, {torch}.ones_like({again}), {again})"
-
-
-def _is_size(node: ast.expr) -> bool:
-    """How many there are, and arithmetic of that with constants: len(x), x.size(0) - 1."""
-    counts = ("len", "numel", "size")
-    if isinstance(node, ast.BinOp):
-        return _is_number(node) and (_is_size(node.left) or _is_size(node.right))
-    if isinstance(node, ast.Subscript):
-        return _is_number(node)
-    return isinstance(node, ast.Call) and called(node) in counts
-
-
-def _is_number(node: ast.expr) -> bool:
-    """A number of Python, by its form: a constant, math.pi, len(x), x.shape[0], and arithmetic of these."""
-    if isinstance(node, ast.BinOp):
-        return _is_number(node.left) and _is_number(node.right)
-    if isinstance(node, ast.UnaryOp):
-        return _is_number(node.operand)
-    if isinstance(node, ast.Attribute):
-        return isinstance(node.value, ast.Name) and node.value.id in _NUMBERS
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    if isinstance(node, ast.Call):
-        of_module = isinstance(node.func, ast.Attribute) and _is_number(node.func)
-        return of_module or called(node) in ("len", "numel", "size", "item", "dim")
-    return isinstance(node, ast.Constant)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE, Kind
+from stayfinite.findings.update_size import STILL_SCALED, steps_past_the_scaler
 from stayfinite.remedies.around_updates import scaled_rates
-from stayfinite.remedies.remedy import Remedy
+from stayfinite.remedies.remedy import Case, Remedy
 
 
 class LowerRate(Remedy):
@@ -17,6 +18,10 @@ class LowerRate(Remedy):
     kinds = DEPENDS_ON_SIZE
     popular, trains_otherwise, of_updates, rank = True, True, True, 8
     rate_factor = 0.1
+
+    def leaves(self, case: Case) -> str | None:
+        """A rate that makes up for a loss scale is right until the scale changes."""
+        return STILL_SCALED if steps_past_the_scaler(case.step) else None
 
     def applied(self) -> AbstractContextManager[None]:
         return scaled_rates(lambda number: self.rate_factor)

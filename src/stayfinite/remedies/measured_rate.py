@@ -8,7 +8,14 @@ from contextlib import AbstractContextManager
 
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.outlier_batch import outlier_batch
-from stayfinite.findings.update_size import USUAL_UPDATE, AbsurdUpdate, first_absurd_update, usual_rate
+from stayfinite.findings.update_size import (
+    STILL_SCALED,
+    USUAL_UPDATE,
+    AbsurdUpdate,
+    first_absurd_update,
+    steps_past_the_scaler,
+    usual_rate,
+)
 from stayfinite.remedies.around_updates import scaled_rates
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 
@@ -48,6 +55,10 @@ class MeasuredRate(Remedy):
         update = first_absurd_update(case.step)
         if update is not None:
             yield Prescription(MeasuredRate(update))
+
+    def leaves(self, case: Case) -> str | None:
+        """A rate that makes up for a loss scale is right until the scale changes."""
+        return STILL_SCALED if steps_past_the_scaler(case.step) else None
 
     def applied(self) -> AbstractContextManager[None]:
         return scaled_rates(lambda number: self._factor)

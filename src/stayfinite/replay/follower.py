@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, UNIFORM_DRAWS, TracedBirth
+from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.facts.tables import columns
 from stayfinite.replay.living import living_models
@@ -19,7 +19,6 @@ from stayfinite.replay.measure import (
     dtype_name,
     is_bad,
     is_plain,
-    least,
     magnitude,
     measurable,
     shape_of,
@@ -29,7 +28,17 @@ from stayfinite.replay.modules import ModuleStack, Names
 from stayfinite.replay.noticed import COMPARES, Noticed, Raised
 from stayfinite.replay.op_journal import NO_ROOTS, Entry, OpJournal
 from stayfinite.replay.operations import Operation, named_arguments, operation, plain_arguments, tensors_of
-from stayfinite.replay.running import OVERWRITES, Read, Running, before_write, outputs, swells, transition
+from stayfinite.replay.running import (
+    OVERWRITES,
+    Read,
+    Running,
+    before_write,
+    least_made,
+    made_whole,
+    outputs,
+    swells,
+    transition,
+)
 from stayfinite.replay.sequence import ForwardOps
 from stayfinite.replay.sites import Site, user_site
 
@@ -199,18 +208,19 @@ class Follower:
         how: str | None = None
         if measurable(output) and not op.uninitialised:
             entry.absmax = magnitude(output)
+            entry.least = least_made(running, output) if math.isfinite(entry.absmax) else None
             if not math.isfinite(entry.absmax):
                 bad = (read.entry.roots for read in running.reads if read.bad and read.value and read.entry)
                 entry.roots = frozenset().union(*bad)
                 how = transition(running, entry, output)
                 self.bad_seen = True
-            elif op.bare in EXPONENTIALS or op.bare in UNIFORM_DRAWS:
-                entry.least = least(output)
             elif op.bare in ("arange", "to_copy"):
                 self.noticed.round(running, output, entry.absmax)
             elif running.phase == "backward":
                 born, entry.swell = swells(running, entry)
                 how = "amplified" if born else None
+        elif self.bad_seen:
+            entry.cast = made_whole(running, output)
         if not entry.roots and how is None and op.writes and not _covers_its_memory(output):
             previous = self.journal.writer(output)  # the rest of the memory keeps what was there before
             if previous is not None:
@@ -301,7 +311,8 @@ class Follower:
             if reads
             else Entry(running.op, "activation", running.site, "")
         )
-        entry.roots = frozenset().union(*(r.entry.roots for r in reads if r.entry is not None and r.bad))
+        known = [(r.entry, r.bad) for r in reads if r.entry is not None]
+        entry.roots = frozenset().union(*(e.roots for e, bad in known if bad), *(e.cast for e, _ in known))
         self.journal.add(entry, None)
         born = evidence.gather(running, entry, "raised", None, self.journal, self.modules.batch_size, {})
         self.noticed.raised.append(Raised(born, error, entry.id, self.step, running.op.bare))

@@ -23,6 +23,8 @@ _FEW_BITS = {
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 MAX_SAMPLES = 32
 _BINS = 16
+# No table is as large; NaN and Inf that are cast become the smallest or largest number of the dtype.
+_NO_INDEX = {torch.int64: 2**52, torch.int32: 2**30}
 _item = torch.Tensor.item  # as it is now: `stayfinite run` replaces it for the script
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # vmap, grad: no values of their own
 
@@ -90,6 +92,15 @@ def least(tensor: torch.Tensor) -> float | None:
 def is_bad(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds a NaN or Inf."""
     return measurable(tensor) and not math.isfinite(magnitude(tensor))
+
+
+def holds_casts_of_bad(tensor: torch.Tensor) -> bool:
+    """Whether whole numbers are what a NaN or Inf becomes when it is cast, which no index is."""
+    beyond = _NO_INDEX.get(tensor.dtype)
+    if beyond is None or not is_plain(tensor) or not tensor.numel():
+        return False
+    low, high = (int(_item(end)) for end in torch.aminmax(tensor))
+    return low < -beyond or high > beyond
 
 
 @dataclass(frozen=True, slots=True)

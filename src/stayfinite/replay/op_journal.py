@@ -25,7 +25,7 @@ class Entry:
     """One tensor, as one op wrote it."""
 
     __slots__ = (
-        "absmax", "autocast", "call", "consumed", "dtype", "forward", "hidden_by", "id", "learnt",
+        "absmax", "autocast", "call", "cast", "consumed", "dtype", "forward", "hidden_by", "id", "learnt",
         "least", "loss_like", "module", "name", "node", "op", "origin", "parents", "phase", "roots", "scalars",
         "shape", "site", "sparse", "step", "swell", "visible",
     )  # fmt: skip
@@ -48,6 +48,7 @@ class Entry:
         self.dtype = ""
         self.shape: tuple[int, ...] = ()
         self.roots: frozenset[int] = NO_ROOTS  # the births whose bad values are in it
+        self.cast: frozenset[int] = NO_ROOTS  # the births whose bad values became whole numbers in it
         self.swell: int | None = None  # the birth of a finite but enormous gradient in it
         self.node: str | None = None  # the autograd node, in the backward pass
         self.forward: int | None = None  # the entry of the forward op behind it

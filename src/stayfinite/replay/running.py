@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from stayfinite.replay.measure import measurable, stored
-from stayfinite.replay.op_journal import Entry, memory_key
+from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, UNIFORM_DRAWS
+from stayfinite.replay.measure import least, measurable, stored
+from stayfinite.replay.op_journal import NO_ROOTS, Entry, memory_key
 from stayfinite.replay.operations import Operation, named_arguments, tensors_of, writes_a_bad_number
 from stayfinite.replay.sites import Site
 
@@ -19,6 +20,7 @@ OVERWRITES = {"copy", "fill", "zero", "uniform", "normal", "random", "exponentia
 _COPY_BEFORE_WRITE = 4_000_000  # elements; larger in-place targets are described after the write only
 _ENORMOUS, _JUMP = 1e8, 1e6  # a gradient this large that one op made this much larger is a birth of its own
 _INVERTS = {"rsqrt", "reciprocal"}
+_FINDS_A_PLACE = {"bucketize", "searchsorted"}
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 _STATISTICS = {"running_mean", "running_var"}
 
@@ -130,6 +132,27 @@ def transition(running: Running, entry: Entry, output: torch.Tensor) -> str | No
     if op.pointwise and not op.writes and _bad_where_inputs_are_finite(output, bad_reads):
         return "finite->nan" if nan else "finite->inf"
     return None
+
+
+def made_whole(running: Running, output: torch.Tensor) -> frozenset[int]:
+    """The births of bad values that a cast to whole numbers has hidden in this output; a flag holds no value."""
+    if output.dtype == torch.bool or output.dtype.is_floating_point or output.dtype.is_complex:
+        return NO_ROOTS
+    casts = running.op.bare == "to_copy" or running.op.bare in _FINDS_A_PLACE
+    sources = [read for read in running.reads if read.entry is not None and read.value]
+    bad = (read.entry.roots for read in sources if casts and read.bad and read.entry is not None)
+    return frozenset().union(*bad, *(read.entry.cast for read in sources if read.entry is not None))
+
+
+def least_made(running: Running, output: torch.Tensor) -> float | None:
+    """The smallest value of an exponential, a uniform draw, or a power of what is not 0: 0 only if it was rounded."""
+    op = running.op
+    if op.bare in EXPONENTIALS or op.bare in UNIFORM_DRAWS:
+        return least(output)
+    base = running.reads[0].tensor if op.bare == "pow" and running.reads else None
+    if base is None or op.writes or base.shape != output.shape or not measurable(base):
+        return None
+    return least(output[base != 0].abs())
 
 
 def _bad_where_inputs_are_finite(output: torch.Tensor, bad_reads: list[Read]) -> bool:

@@ -61,7 +61,9 @@ def path_between(trace: Follower, birth: int, sink: Entry) -> tuple[PathStep, ..
         entry = journal.get(here)
         for parent in entry.parents if entry is not None else ():
             known = journal.get(parent)
-            if known is not None and parent not in seen and (birth in known.roots or known.swell == birth):
+            if known is None or parent in seen:
+                continue
+            if birth in known.roots or birth in known.cast or known.swell == birth:
                 seen.add(parent)
                 came_from[parent] = here
                 queue.append(parent)

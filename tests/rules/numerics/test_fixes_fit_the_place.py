@@ -73,6 +73,23 @@ ADVICE = {
         "draw noise that cannot be 0",
         "no model computed them",
     ),
+    "a magnitude that is exactly 0 is no probability": (
+        "gain = nn.Parameter(torch.ones(3, 1))\ntone = torch.randn(3, 8) * 4\ntone[1] = 0\n"
+        "loss = (tone * gain).square().sum(1).log().sum()",
+        "this is a magnitude",
+        "log_softmax",
+    ),
+    "a power that was rounded to 0 is none that is exactly 0": (
+        "x = nn.Parameter(torch.tensor([1e-30, 4.0]))\nloss = (x ** 2).log().sum()",
+        "cannot see 0",
+        "this is a magnitude",
+    ),
+    "a covariance of one sample divides by n - 1": (
+        "w = nn.Parameter(torch.ones(4))\nz = torch.randn(1, 4) * w\nrows = z.shape[0]\nz = z - z.mean(0)\n"
+        "loss = (z.T @ z / (rows - 1)).square().sum()",
+        "skip it when n < 2",
+        "clamp it away from 0",
+    ),
     "a mask over probabilities that leaves nothing of a sample": (
         "p = nn.Parameter(torch.zeros(2, 3)).softmax(-1)\nmask = torch.tensor([[1.0], [0.0]])\n"
         "loss = -(p * mask).sum(-1).log().mean()",

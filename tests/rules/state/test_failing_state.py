@@ -301,6 +301,22 @@ BF16_PRECISION = {
     """,
 }
 
+AVERAGE = """
+        import copy
+        net = nn.Linear(24, 24)
+        with torch.no_grad(): net.weight.mul_(torch.linspace(0.02, 4.0, 24))
+        slow = copy.deepcopy(net).to(torch.bfloat16)
+        opt = torch.optim.Adam(net.parameters(), 1e-2)
+        x = torch.randn(64, 24); y = torch.randn(64, 24)
+        for _ in range(150):
+            loss = F.mse_loss(net(x), y); opt.zero_grad(); loss.backward(); opt.step()
+            with torch.no_grad():
+                for a, b in zip(slow.parameters(), net.parameters()): a.lerp_(b.to(a.dtype), WEIGHT)
+"""
+BF16_PRECISION["an average whose small values move, and whose large ones do not"] = AVERAGE.replace(
+    "WEIGHT", "0.002"
+)
+
 DIST_DESYNC = {
     "one replica skipped": """
         import copy
@@ -386,3 +402,13 @@ def test_the_cause_comes_first(cause: str, source: str, tmp_path: Path) -> None:
         assert cause in causes[:2], causes
     else:
         assert causes[:1] == [cause], causes
+
+
+@pytest.mark.parametrize("weight", ["0.1", "0.02"])
+def test_an_average_that_follows_in_bfloat16_is_no_failure(weight: str, tmp_path: Path) -> None:
+    found = [
+        one
+        for incident in incidents_of(AVERAGE.replace("WEIGHT", weight), tmp_path)
+        for one in incident.findings
+    ]
+    assert not found, found

@@ -18,6 +18,7 @@ RUN = FailedStep(
     "parameter",
     RunRecord(complete=True, first_steps=tuple(StepRecord(i, 2.0) for i in range(16))),
 )
+SMOOTH = tuple(0.2 - 0.003 * i for i in range(32))
 CALM = tuple(0.1 + 0.01 * (i % 5) for i in range(32))
 COLD = Resume(
     "AdamW",
@@ -46,6 +47,29 @@ def findings(resume: Resume) -> list[tuple[str, int | None]]:
 def test_a_cold_adam_whose_loss_jumps_after_its_first_update() -> None:
     assert findings(COLD) == [("STA030", 44)]
     assert findings(replace(COLD, saved_optimizer=True)) == [("STA030", 48)]  # it was there, and not loaded
+
+
+APART = replace(COLD, before=SMOOTH, after=(0.105, 0.16, 0.9, 0.3, 0.4, 0.35, 0.3, 0.25, 0.22, 0.2))
+
+
+def test_a_smaller_jump_of_a_smooth_loss_is_one_too() -> None:
+    assert findings(APART) == [("STA030", 44)]
+
+
+@pytest.mark.parametrize(
+    "resume",
+    [
+        replace(
+            APART, after=(0.105, 0.16, 0.9, 0.3, 0.1, 0.35, 0.3, 0.25, 0.22, 0.2)
+        ),  # it comes down to them
+        replace(APART, after=APART.after[:6]),  # too few to say that it does not
+        replace(APART, before=tuple(b + 0.06 * (i % 2) for i, b in enumerate(SMOOTH))),  # noise is as large
+        replace(APART, after=tuple(0.105 + 0.04 * (i > 0) for i in range(10))),  # next to nothing
+        replace(APART, optimizer_loaded=True),
+    ],
+)
+def test_what_is_no_jump_of_a_smooth_loss(resume: Resume) -> None:
+    assert findings(resume) == []
 
 
 def test_a_cold_adam_under_a_resumed_schedule_needs_no_jump() -> None:

@@ -76,6 +76,14 @@ def looks_like_mask(operand: Operand) -> bool:
     )  # fmt: skip
 
 
+def rounded_maker(operand: Operand, *names: str, within: int) -> Producer | None:
+    """The nearest of these smooth ops upstream that may have rounded to 0: one whose smallest value is above 0 has not,
+    nor a power of an exact 0."""
+    made = (p for p in operand.producers if p.distance <= within and p.name in names)
+    smallest = SMALLEST.get(operand.dtype, 0.0)  # a narrower dtype rounds to 0 what a wider one held
+    return next((p for p in made if p.least is None or not p.least > smallest), None)
+
+
 def zeroed_by(operand: Operand, within: int = 8) -> Producer | None:
     """The nearest op upstream that puts exact zeros where a mask says so: those have not been rounded to 0."""
     for producer in operand.producers:

@@ -39,6 +39,7 @@ _RAW = (
     "lift_fresh", "to_copy", "stack", "cat", "clone", "copy", "index", "rand", "randn", "randint", "full",
     "zeros",
 )  # fmt: skip
+_PRODUCTS = ("mm", "bmm", "matmul", "dot", "mv")
 _TINY = 1e-12
 _FAR_FROM_ZERO = 1e-6
 _RESCALED = ("div", "mul", "add", "to_copy", "clone", "stack", "cat")
@@ -206,13 +207,14 @@ def _is_scale(birth: TracedBirth, divisor: Operand) -> bool:
 
 
 def _variance_by_hand(birth: TracedBirth) -> bool:
-    """((x - mean) ** 2).sum() / (n - 1), with n - 1 a number of the script."""
+    """((x - mean) ** 2).sum() / (n - 1) or z.T @ z / (n - 1), with n - 1 a number of the script."""
     if birth.op != "div" or birth.operand("other") is not None:
         return False
     total = birth.operand("self")
-    return total is not None and all(
-        total.made_by(*names, within=5) is not None
-        for names in (("sum",), ("pow", "mul", "square"), ("sub",), ("mean",))
+    squares = (("sum",), ("pow", "mul", "square")), (_PRODUCTS,)
+    return total is not None and any(
+        all(total.made_by(*names, within=5) is not None for names in (*summed, ("sub",), ("mean",)))
+        for summed in squares
     )
 
 

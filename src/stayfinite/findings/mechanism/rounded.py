@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stayfinite.findings.mechanism.operands import behind, zeroed_by
+from stayfinite.findings.mechanism.operands import behind, rounded_maker, zeroed_by
 from stayfinite.findings.subjects.traced_birth import Producer, TracedBirth
 
 _LOGS: Final = ("log", "log1p")
@@ -17,5 +17,5 @@ def rounded_by(birth: TracedBirth) -> Producer | None:
     taken = birth.operand("self", "input") if behind(birth) in _LOGS else None
     if taken is None or not taken.learnt:
         return None
-    smooth, masked = taken.made_by(*_SMOOTH, within=_NEAR), zeroed_by(taken, within=_NEAR)
+    smooth, masked = rounded_maker(taken, *_SMOOTH, within=_NEAR), zeroed_by(taken, within=_NEAR)
     return None if smooth is not None and masked is not None and masked.distance < smooth.distance else smooth

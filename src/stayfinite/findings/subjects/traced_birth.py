@@ -54,7 +54,8 @@ class Producer:
     scalars: Mapping[str, Plain] = field(default_factory=dict)  # {"other": 1e-08}, {"exponent": 0.5}
     distance: int = 1  # 1 = it made the operand itself
     absmax: float | None = None  # largest magnitude it put out
-    least: float | None = None  # of an exponential or a uniform draw: the smallest value it put out
+    # of an exponential, a uniform draw, or a power of what is not 0: the smallest value it put out
+    least: float | None = None
     inputs: tuple[str, ...] = ()  # dtypes of its tensor inputs: ("bool",) for the sum of a mask
     learnt: bool = False  # something that is trained went into it
     in_backward: bool = False  # computed in the backward pass: a gradient on its way

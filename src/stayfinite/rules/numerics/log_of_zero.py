@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
-from stayfinite.findings.mechanism.operands import SMALLEST, behind
+from stayfinite.findings.mechanism.operands import SMALLEST, behind, rounded_maker
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, Producer
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
@@ -41,6 +41,12 @@ _COMPLEX = (
     "the logarithm of a complex 0 has no value and no slope: add a small number first, torch.log(z + 1e-6), or take "
     "the logarithm of the magnitude with a floor and the phase where there is a magnitude"
 )
+_MAGNITUDE = (
+    "this is a magnitude that is exactly 0 for some (a silent channel, a feature that is off), and no probability: "
+    "give it a floor in its own unit, below what healthy ones reach (x.clamp_min(1e-6)), or leave out what is 0"
+)
+_SMOOTH = ("softmax", "sigmoid", "exp", "pow", "prod")
+_LARGEST_PROBABILITY = 1.5  # a density may be larger, and its logarithm has a form of its own further up
 _SPREADS = ("std", "var", "std_mean", "var_mean")
 _PRODUCT_WITHIN = 3  # ops behind the logarithm: t * (log(t) - log_q)
 
@@ -149,6 +155,9 @@ def _stable_form(operand: Operand | None) -> str:
         return _COMPLEX
     if operand is not None and not operand.learnt:
         return _SPREAD if operand.made_by(*_SPREADS, within=3) is not None else _GIVEN
+    rounded = rounded_maker(operand, *_SMOOTH, within=12) if operand is not None else None
+    if operand is not None and rounded is None and (operand.absmax or 0.0) > _LARGEST_PROBABILITY:
+        return _MAGNITUDE
     return (
         "compute the logarithm in a form that cannot see 0 (log_softmax, logsigmoid, logsumexp), in float32"
     )

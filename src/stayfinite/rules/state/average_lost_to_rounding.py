@@ -9,6 +9,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 
 _WRITES = 20
 _STILL, _MOVED = 0.6, 0.6
+_AWAY, _STUCK = 0.3, 0.2  # of the values, and of those that are away
 
 
 class AverageLostToRounding(Rule[FailedStep]):
@@ -16,7 +17,8 @@ class AverageLostToRounding(Rule[FailedStep]):
 
     ## What it finds
     A copy of a module (an EMA, a momentum teacher) in bfloat16 or float16 that was written to at least 20 times, most
-    of whose values are still bit for bit those it began with, while those of the trained model have moved.
+    of whose values are still bit for bit those it began with, while those of the trained model have moved; or many of
+    those that the model has left by half of their size and more (values near 0 move all the same).
 
     ## Why it is bad
     A step of an average is (1 - decay) of a difference. bfloat16 keeps 8 bits: what is less than a 256th of the value
@@ -44,19 +46,27 @@ class AverageLostToRounding(Rule[FailedStep]):
         if not subject.run.complete:
             return
         for average in subject.run.averages:
-            if average.writes < _WRITES or average.still < _STILL * average.values:
+            stuck = average.away >= _AWAY * average.values and average.stuck >= _STUCK * average.away
+            if average.writes < _WRITES or not (stuck or average.still >= _STILL * average.values):
                 continue
             if average.source_moved < _MOVED * average.values:
                 continue  # the model itself stands still
             yield self.finding(
                 f"a copy of the model in {average.dtype} was written to {average.writes} times, and "
-                f"{average.still / average.values:.0%} of its values are what they were when it was made",
+                f"{average.still / average.values:.0%} of its values are what they were when it was made"
+                + (
+                    f"; of those far from the model's by now, {average.stuck / average.away:.0%}"
+                    if stuck
+                    else ""
+                ),
                 fix="keep the average in float32: copy.deepcopy(model).float()",
                 evidence={
                     "dtype": average.dtype,
                     "writes": average.writes,
                     "unchanged": average.still,
                     "looked_at": average.values,
+                    "away": average.away,
+                    "stuck": average.stuck,
                 },
                 place=average.made,
             )

@@ -32,7 +32,7 @@ class HalfOptimizerUpdate(Rule[FailedStep]):
     with float32 moments.
 
     ## The popular fix that does not work
-    `eps=1e-4`: no NaN, but it is larger than most sqrt(v), and Adam becomes SGD with a strange rate.
+    `eps=1e-4`: no NaN, but it is larger than most sqrt(v): an adaptive optimizer becomes SGD with a strange rate.
 
     ## References
     afiaka87/glide-finetune#5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
 from stayfinite.findings import Finding, Rule, Severity
@@ -13,6 +14,8 @@ from stayfinite.rules.state.resumed_loss import same_training
 
 _LIKE_BEFORE = 1.5  # the loss of the loaded weights, against the largest before the save: it is the same task
 _JUMP = 5.0  # the losses after the first update, against those before the save
+_APART = 1.5  # also a smaller jump, where the two do not overlap, and it is nothing like the noise before
+_FEWEST, _NOISES = 8, 4.0
 
 
 class MomentsNotRestored(Rule[FailedStep]):
@@ -22,7 +25,8 @@ class MomentsNotRestored(Rule[FailedStep]):
     `load_state_dict` of an optimizer whose file holds param groups but no moments although steps had been taken.
     A new Adam that goes on with loaded weights and without moments, while its scheduler was loaded in the middle of
     its schedule; or whose loss is at first the one from before the save and, from its first update on, five times
-    that. New weights, a new task or another learning rate are fine-tuning, and need no moments.
+    that, or less where the losses had been smooth and none of those after it comes down to them. New weights, a new
+    task or another learning rate are fine-tuning, and need no moments.
 
     ## Why it is bad
     Adam without moments takes first steps of the full learning rate in every coordinate, at weights that needed
@@ -84,6 +88,15 @@ def _why_it_is_a_resume(resume: Resume, first_steps: Sequence[StepRecord]) -> st
     if not same_training(resume, first_steps) or resume.after[0] > _LIKE_BEFORE * max(resume.before):
         return None
     before, after = median(resume.before[-10:]), median(resume.after[1:])
-    if after < _JUMP * before:
+    if after < _JUMP * before and not _apart(resume.before[-10:], resume.after):
         return None
     return f"the loss was {resume.after[0]:.3g} with them, as before the save, and {after:.3g} after the first update"
+
+
+def _apart(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Every loss after the first update is above every one before the save, by more than these ever moved; the very
+    first, of the weights as they were loaded, is not."""
+    noise = max(abs(b - a) for a, b in pairwise(before))
+    jump = median(after[1:]) - max(before)
+    lasting = len(before) >= _FEWEST and len(after) >= _FEWEST and min(after[1:]) > max(before) >= after[0]
+    return lasting and jump > _NOISES * noise and median(after[1:]) >= _APART * median(before)
