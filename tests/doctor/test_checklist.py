@@ -78,6 +78,18 @@ def test_each_fault_turns_its_item(tmp_path: Path) -> None:
     } <= turned
 
 
+def test_what_is_only_asked_for_is_not_called_done(tmp_path: Path) -> None:
+    folder = make_project(tmp_path / "p")
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("clip_norm: 1.0", "clip_norm: 0") + "dtype: float16\n")
+    items = listed(folder)
+    assert (
+        items["gradients"].status is Status.MISSING
+        and "switches gradient clipping off" in items["gradients"].detail
+    )
+    assert items["one"].status is Status.UNKNOWN and "no source was seen to act on it" in items["one"].detail
+
+
 def test_a_guard_counts_where_the_training_script_has_it(tmp_path: Path) -> None:
     folder = make_project(tmp_path / "p")
     title = "Loss and gradient norm are checked (NaN and Inf) before they reach the weights"

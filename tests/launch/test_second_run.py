@@ -149,6 +149,14 @@ def test_what_failed_on_a_course_that_the_first_run_did_not_take_is_left_out() -
     assert second_run.on_the_same_course(found, {}) == found
 
 
+def test_a_loss_that_an_update_made_bad_is_none_of_a_run_that_refused_the_update() -> None:
+    """Both runs have a bad loss in steps 1 and 2: the first of the same data again, the second of its update."""
+    phases = ((1, "forward"), (1, "backward"), (2, "forward"), (2, "backward"), (2, "state"))
+    found = [Incident(step, phase, "loss") for step, phase in phases]
+    left = second_run.on_the_same_course(found, {1: "loss", 2: "loss"})
+    assert [(one.step, one.phase) for one in left] == [(1, "forward"), (1, "backward"), (2, "forward")]
+
+
 def test_without_a_sandbox_there_is_none_unless_allowed(tmp_path: Path) -> None:
     before = "open('runs.txt', 'a').write('x')"
     incident, said = run(tmp_path, before, STAYFINITE_SANDBOX="none")

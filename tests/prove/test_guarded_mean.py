@@ -65,3 +65,21 @@ def test_a_batch_without_labels_has_a_loss_of_nothing(tmp_path: Path, loss: str,
     assert report.proved.remedy == "guarded-mean" and report.proved.distortion == 0.0
     assert report.patch is not None and cured in report.patch, report.patch
     assert prove.patched_runs(script, report.patch, preloaded.run) == "clean"
+
+
+def test_what_is_empty_in_every_step_is_not_cured_by_a_loss_of_nothing(tmp_path: Path) -> None:
+    """Nothing is trained then, and no NaN says so any more."""
+    script = tmp_path / "train.py"
+    always = TRAINING.replace("step == 3", "True").replace("torch.exp(-balance) * LOSS + balance", "LOSS")
+    loss = "F.cross_entropy(logits, cover, ignore_index=UNKNOWN) + 0 * balance"
+    script.write_text(always.replace("LOSS", loss).replace("range(5)", "range(8)"))
+    report = prove.proof_of(script)
+    assert report.proved is None
+    assert "it is empty in each of them" in report.remark, report.remark
+
+
+def test_the_steps_that_follow_are_those_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING.replace("LOSS", "F.cross_entropy(logits, cover, ignore_index=UNKNOWN)"))
+    report = prove.proof_of(script)
+    assert report.proved is not None and report.proved.steps == 1  # steps 0 to 4, and step 3 failed

@@ -170,6 +170,22 @@ def test_the_reasons() -> None:
     assert by_turns.reason_to_stop() == "stopped at 10 failures in a row of one optimizer"
 
 
+def test_updates_of_another_optimizer_between_the_failures_of_one() -> None:
+    """A critic that can never be updated, and a policy that is, every other step."""
+    ladder = Ladder(Policy())
+    for step in range(10):
+        ladder.failure((1,), state_is_bad=False, is_spike=False)
+        if step % 2:
+            ladder.success((2,))
+    assert ladder.reason_to_stop() == "stopped at 10 failures in a row of one optimizer"
+    assert ladder.is_stuck
+    begun = Ladder(Policy())
+    begun.success((1,))
+    for _ in range(10):
+        begun.failure((1,), state_is_bad=False, is_spike=False)
+    assert begun.reason_to_stop() == "stopped at 10 failures in a row" and not begun.is_stuck
+
+
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(st.lists(st.sampled_from(["good", "bad", "spike", "poisoned", "backoff"]), max_size=300))
 def test_every_step_is_in_exactly_one_counter(events: list[str]) -> None:

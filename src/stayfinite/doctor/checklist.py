@@ -73,6 +73,12 @@ def _precision(view: ProjectView) -> CheckedItem:
         )
     if any(True for source in view.sources for _ in source.named("autocast")):
         return CheckedItem(title, Status.UNKNOWN, "autocast is used; its dtype is decided at run time")
+    asked = view.values(r"^(torch\.)?(float16|bfloat16|fp16|bf16|half)$")
+    if asked:
+        where = tuple(asked[:_MOST_PLACES])
+        return CheckedItem(
+            title, Status.UNKNOWN, "half precision is asked for, and no source was seen to act on it", where
+        )
     return CheckedItem(title, Status.NOT_APPLICABLE, "nothing asks for half precision")
 
 
@@ -108,7 +114,8 @@ def _rate(view: ProjectView) -> CheckedItem:
 
 def _clip(view: ProjectView) -> CheckedItem:
     title = "Gradients are clipped, after unscaling and before the step"
-    bad = view.of(("SRC019", "SRC020", "CFG008"))
+    bad = view.of(("SRC019", "SRC020"))
+    bad += [f for f in view.findings if f.code == "CFG008"]  # a note, but then nothing is clipped
     if bad:
         return _from_findings(title, bad, "")
     clips = [f"{source.path}:{event.line}" for source, event in view.events("clip")]

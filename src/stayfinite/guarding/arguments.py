@@ -68,7 +68,7 @@ def check_arguments(
 
 
 def _check_optimizer(optimizer: Optimizer, state: TrainingState, sync: bool) -> None:
-    of_models = {id(p) for model in state.models.values() for p in model.parameters()}
+    of_models = {id(p) for model in state.models.values() for p in torch.nn.Module.parameters(model)}
     if not any(id(p) in of_models for group in optimizer.param_groups for p in group["params"]):
         raise ValueError(
             f"none of the parameters in {type(optimizer).__name__} belongs to the model: it is an optimizer of "

@@ -283,5 +283,7 @@ class RefusalHandler:
     def _stop(self, why: str) -> None:
         """End the run with a clean checkpoint and a message that says what to do next."""
         saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
-        message = self._reporter.of_the_end(ladder.reason_to_stop(), why, ladder.counters, saved)
+        message = self._reporter.of_the_end(
+            ladder.reason_to_stop(), why, ladder.counters, saved, stuck=ladder.is_stuck
+        )
         raise RunStopped(message, str(saved) if saved else None)

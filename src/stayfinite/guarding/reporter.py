@@ -33,12 +33,18 @@ class _Streak:
     first: int
     last: int
     count: int = 1
+    varies: bool = False  # the numbers in it are those of the first
 
     def goes_on(self, what: str, step: int) -> bool:
         return _words(what) == _words(self.what) and step - self.last <= _STREAK_ENDS
 
+    def add(self, what: str, step: int) -> None:
+        self.last, self.count = step, self.count + 1
+        self.varies |= what != self.what
+
     def __str__(self) -> str:
-        return f"steps {self.first} to {self.last}: {self.what}; {self.count} updates not applied"
+        what = f"{self.what} (at the first of them)" if self.varies else self.what
+        return f"steps {self.first} to {self.last}: {what}; {self.count} updates not applied"
 
 
 def _words(text: str) -> str:
@@ -101,7 +107,7 @@ class RunReporter:
         """
         streak = self._streak
         if streak is not None and streak.goes_on(what, self.step) and action == "skip":
-            streak.last, streak.count = self.step, streak.count + 1
+            streak.add(what, self.step)
             return
         self._say("refusal", f"step {self.step}: {what}; the update is not applied ({action})")
         self._streak = _Streak(what, self.step, self.step)
@@ -187,13 +193,18 @@ class RunReporter:
             return folder
         return None
 
-    def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None) -> str:
-        """The last words of a run that its policy ended: why, what is left of it, and what to do next."""
-        hopeless = counts.applied == 0 and counts.skipped > 3
-        so_far = (
-            " No update could be applied at all: skipping cannot bring this run back." if hopeless else ""
-        )
-        what = "The state that it began with" if hopeless else "A clean checkpoint"
+    def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None, *, stuck: bool) -> str:
+        """The last words of a run that its policy ended: why, what is left of it, and what to do next.
+
+        `stuck`: what failed has never had an update.
+        """
+        so_far, what = "", "A clean checkpoint"
+        if counts.applied == 0 and counts.skipped > 3:
+            so_far = " No update could be applied at all: skipping cannot bring this run back."
+            what = "The state that it began with"
+        elif stuck:
+            so_far = " No update of that optimizer could be applied: skipping cannot bring this run back."
+            what = "The state, in which the weights of that optimizer are as they began,"
         where = f"{what} is {saved}." if saved else "No clean checkpoint could be written."
         message = (
             f"{reason} at step {self.step - 1}: {why}.{cause_and_fix(self.explained)}{so_far} "

@@ -119,6 +119,11 @@ def run_again(
     return found
 
 
+def _came_through_an_update(incident: Incident) -> bool:
+    """A loss that is bad through what a backward pass or an update made: of a step before, for its own comes later."""
+    return incident.trigger == "loss" and incident.phase in ("backward", "optimizer", "state")
+
+
 def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, str]]) -> list[Incident]:
     """Nothing is refused in a second run: state that went bad there and not in the first one is no finding of the run.
 
@@ -140,8 +145,10 @@ def on_the_same_course(incidents: list[Incident], refused: Mapping[int, str]) ->
     first = min(refused, default=None)
 
     def as_in_the_first(one: Incident) -> bool:
-        if first is None or one.step < first or refused.get(one.step) == one.trigger:
+        if first is None or one.step < first:
             return True
+        if refused.get(one.step) == one.trigger:
+            return one.step == first or not _came_through_an_update(one)
         return one.step == first and one.trigger != "parameter"
 
     return [one for place, one in enumerate(incidents) if place == 0 or as_in_the_first(one)]

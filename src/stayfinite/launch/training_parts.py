@@ -18,7 +18,7 @@ def training_parts(optimizers: Sequence[Optimizer]) -> tuple[dict[str, nn.Module
     models: dict[str, nn.Module] = {}
     others: list[nn.Module] = []
     for model in living_models():
-        parameters = {id(p) for p in model.parameters()}
+        parameters = {id(p) for p in nn.Module.parameters(model)}
         if parameters & trained.keys() or (not parameters and any(True for _ in model.buffers())):
             models[_free_name(type(model).__name__, models)] = model
         elif parameters:

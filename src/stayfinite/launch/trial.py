@@ -180,7 +180,7 @@ def _result(session: Session, outcome: ScriptEnd, record: ExpressionRecord) -> T
         error=f"{type(error).__name__}: {error}"[:300] if error is not None else None,
         losses=[(r.step, r.loss) for r in session.history.whole if r.loss is not None],
         moved=[(r.step, r.update_ratio) for r in session.history.whole if r.update_ratio is not None],
-        steps=session.history.step,
+        steps=session.history.step - 1,  # that is the number of the next one
         values=record.values,
         learns=record.learns,
         inputs=record.inputs,

@@ -15,7 +15,7 @@ from stayfinite.lint.collect import Found, collect
 from stayfinite.lint.settings import Settings
 from stayfinite.readers.config import UnreadableConfig, is_training_config, read_config
 from stayfinite.readers.config.read import read_config_text
-from stayfinite.readers.source.key_reads import SourceKeys, reached, source_keys
+from stayfinite.readers.source.key_reads import SourceKeys, made_numbers, reached, source_keys
 from stayfinite.readers.source.read import UnreadableSource, parse, read_text, read_tree
 from stayfinite.readers.source.suppressions import is_suppressed
 
@@ -183,7 +183,10 @@ def _examine_folder(folder: _Folder, given: list[SourceKeys] | None, report: Rep
         if half is not None and reached(half.branch, _values(config)):
             config.half_model = half
     comments = {config.path: config.suppressed for config in folder.configs}
-    together = _together(folder, _keys(folder.python, []) if given is None else given, given is not None)
+    keys = _keys(folder.python, []) if given is None else given
+    for config in folder.configs:
+        config.made_numbers = made_numbers(keys)
+    together = _together(folder, keys, given is not None)
     found = [finding for config in folder.configs for finding in examine(config)] + examine(together)
     report.findings += _unsuppressed(found, comments)
 

@@ -78,7 +78,7 @@ class OwnParts(Ownership):
             return False
         own = parts.parameter_names
         return any(module is model for model in parts.models.values()) or any(
-            p in own for p in module.parameters()
+            p in own for p in Module.parameters(module)
         )
 
     def of_parameters(self, parameters: Sequence[Any]) -> bool:

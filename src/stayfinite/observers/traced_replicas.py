@@ -61,7 +61,7 @@ class TracedReplicas:
             copy = reference()
             source = next((m for m in models if m is not copy and _memory(m) & keys), None)
             if copy is not None and source is not None:
-                yield list(zip(source.parameters(), copy.parameters(), strict=False))
+                yield list(zip(*(torch.nn.Module.parameters(one) for one in (source, copy)), strict=False))
 
     def _updates(self, one: torch.Tensor, two: torch.Tensor) -> tuple[Entry, Entry] | None:
         """The last writes to both, when one gradient went into both."""
@@ -112,7 +112,7 @@ class TracedReplicas:
 
 
 def _memory(model: torch.nn.Module) -> set[int | None]:
-    return {memory_key(parameter) for parameter in model.parameters()}
+    return {memory_key(parameter) for parameter in torch.nn.Module.parameters(model)}
 
 
 def _upstream(entry: Entry, journal: OpJournal) -> set[int]:

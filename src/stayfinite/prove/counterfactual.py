@@ -165,7 +165,7 @@ class Counterfactual:
             report.remark = f"nothing proved: {self._why_nothing()}"
 
     def _why_nothing(self) -> str:
-        if not self._done:
+        if all(one.tried.control and not one.tried.popular for one in self._done):
             return "no remedy is known for this"
         unfinished = sum(not one.finished for one in self._done)
         if unfinished:

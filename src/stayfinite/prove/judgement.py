@@ -83,6 +83,9 @@ def judged(
             "distorts",
             f"finite, but the loss of this step, which was finite before, moves by {changed:.1g} of its size",
         )
+    idle = has_nothing_to_learn(stage, result, case)
+    if idle is not None:
+        return "unclear", idle
     ruin = ruins_the_weights(stage, result)
     if ruin is not None:
         return "distorts", ruin
@@ -137,6 +140,14 @@ def moved_what_was_finite(stage: Stage, result: TrialResult, case: Case) -> floa
     )
     moved = abs(after - before) / (abs(before) + 1e-12)
     return moved if moved > MOVES_TOO_MUCH else None  # False where a loss is not known
+
+
+def has_nothing_to_learn(stage: Stage, result: TrialResult, case: Case) -> str | None:
+    """What is empty in every step is no odd batch: a loss of 0 instead of NaN hides that nothing is trained."""
+    after = [loss for step, loss in result.losses if step >= stage.step.step]
+    if case.kind is not Kind.EMPTY_REDUCTION or len(after) < _FEWEST_LOSSES or any(after):
+        return None
+    return f"finite, but the loss is 0 in this step and in the next {len(after) - 1}: it is empty in each of them"
 
 
 def ruins_the_weights(stage: Stage, result: TrialResult) -> str | None:
@@ -198,5 +209,9 @@ def leaves_the_update(case: Case, remedies: Sequence[Remedy]) -> str | None:
     left = update.moved * min((one.rate_factor or 1.0 for one in changed), default=1.0)
     if left <= 1.0:
         return None
-    size = f"{left:.2g} times as large as the weights" if math.isfinite(left) else "beyond what float32 holds"
+    size = (
+        f"{left:.2g} times as large as the weights"
+        if math.isfinite(left)
+        else "so large that float32 cannot hold its square"
+    )
     return f"finite, but the update that ruined the weights is still {size}"

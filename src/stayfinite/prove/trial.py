@@ -48,7 +48,7 @@ class TrialResult:
     failures: list[FailedStep] = field(default_factory=list)
     error: str | None = None
     losses: list[tuple[int, float]] = field(default_factory=list)
-    steps: int = 0
+    steps: int = 0  # the number of the last one that was made
     values: list[Tensor] = field(default_factory=list)  # of the expressions that were looked at
     learns: bool | None = None
     inputs: dict[str, Any] = field(default_factory=dict)  # plain values of the names that were asked for

@@ -52,7 +52,7 @@ class Aftermath:
 
 
 def _tensors(average: nn.Module) -> list[Tensor]:
-    return [*average.parameters(), *average.buffers()]
+    return [*nn.Module.parameters(average), *average.buffers()]
 
 
 def _finite(settings: dict[str, Any]) -> dict[str, Any]:

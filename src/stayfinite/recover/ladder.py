@@ -47,6 +47,7 @@ class Counters:
 _COUNTED = tuple(field.name for field in fields(Counters))
 _THE_ONLY_ONE = (0,)
 _CALM = 4  # decisions
+_HARDLY_ANY = 3  # failures, which say nothing of the next step
 
 
 class Ladder:
@@ -65,6 +66,7 @@ class Ladder:
     def begin_anew(self) -> None:
         """Another run goes on here (a restore): what failed before says nothing about it."""
         self._in_a_row: dict[int, int] = {}
+        self._have_applied: set[int] = set()
         self.spikes_in_a_row = 0
         self.left_out_in_a_row = 0
         # what RunStopped says, where the loop was left and could not raise it
@@ -81,9 +83,19 @@ class Ladder:
         return max(self._in_a_row.values(), default=0)
 
     def _of_whom(self) -> str:
-        """Several optimizers with updates of their own fail by turns: more were refused than the row says."""
-        refused = len(list(takewhile(lambda applied: not applied, reversed(self._recent))))
-        return " of one optimizer" if refused > self.failures_in_a_row else ""
+        """Several optimizers with updates of their own take turns: more were refused than the row says, or some of
+        another one were applied in between."""
+        recent, row = list(self._recent), self.failures_in_a_row
+        refused = len(list(takewhile(lambda applied: not applied, reversed(recent))))
+        several = len(self._in_a_row) > 1 and any(recent[-row:])
+        return " of one optimizer" if refused > row or several else ""
+
+    @property
+    def is_stuck(self) -> bool:
+        """The one that fails has never made an update, whatever others did."""
+        longest = self.failures_in_a_row
+        failing = {number for number, row in self._in_a_row.items() if row == longest > _HARDLY_ANY}
+        return bool(failing) and not failing & self._have_applied
 
     @property
     def is_calm(self) -> bool:
@@ -97,6 +109,7 @@ class Ladder:
         self.counters.steps += 1
         self.counters.applied += 1
         self._in_a_row.update(dict.fromkeys(who, 0))
+        self._have_applied.update(who)
         self.spikes_in_a_row = 0
         self._recent.append(True)
 

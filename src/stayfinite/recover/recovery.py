@@ -101,10 +101,8 @@ class Recovery:
             self.ladder.lowered += _HALF_A_RUNG if early and not grew else rungs
         again = self.ladder.lowered - self._lowered_in_copy
         lower_rates(self._state.optimizers, self._state.schedulers, self._policy.lower_lr_by**again)
-        return (
-            f"rolled back to the state of step {good}; the {lost} batches since are passed over; "
-            f"learning rate {self.rates()}"
-        )
+        passed = "the batch since is" if lost == 1 else f"the {lost} batches since are"
+        return f"rolled back to the state of step {good}; {passed} passed over; learning rate {self.rates()}"
 
     def _share_of_peak(self) -> float:
         """How far the schedules let the rates go now; 1 without one."""

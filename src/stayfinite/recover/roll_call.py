@@ -27,7 +27,7 @@ def trained_by_all(models: Iterable[nn.Module]) -> bool:
     """Some model of these is spread over the ranks by torch itself."""
     return any(
         any(isinstance(part, DistributedDataParallel) for part in model.modules())
-        or any(is_sharded(parameter) for parameter in model.parameters())
+        or any(is_sharded(parameter) for parameter in nn.Module.parameters(model))
         for model in models
     )
 

@@ -107,7 +107,7 @@ class TrainingState:
         return [
             (average, model)
             for average, model in zip(self.averages, self._averaged, strict=True)
-            if len(self.models) == 1 or any(id(p) in held for p in model.parameters())
+            if len(self.models) == 1 or any(id(p) in held for p in nn.Module.parameters(model))
         ]
 
     def _model_of(self, average: nn.Module, index: int) -> nn.Module:
@@ -116,13 +116,17 @@ class TrainingState:
         if len(models) == 1:
             return models[0]
         inner = getattr(average, "module", None)
-        mine = list((inner if isinstance(inner, nn.Module) else average).parameters())
+        mine = list(nn.Module.parameters(inner if isinstance(inner, nn.Module) else average))
         alike = (
-            [m for m in models if [p.shape for p in m.parameters()] == [p.shape for p in mine]]
+            [m for m in models if [p.shape for p in nn.Module.parameters(m)] == [p.shape for p in mine]]
             if mine
             else []
         )
-        same = [m for m in alike if all(torch.equal(a, b) for a, b in zip(m.parameters(), mine, strict=True))]
+        same = [
+            m
+            for m in alike
+            if all(torch.equal(a, b) for a, b in zip(nn.Module.parameters(m), mine, strict=True))
+        ]
         in_order = [models[index]] if index < len(models) and models[index] in (alike or models) else []
         return (same if len(same) == 1 else in_order or same or alike or models)[0]
 

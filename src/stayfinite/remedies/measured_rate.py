@@ -41,7 +41,7 @@ class MeasuredRate(Remedy):
             f"the update {_before(update.ago)}, {update.moved:.2g} times as large as the weights, is then about "
             f"{USUAL_UPDATE:g} of their size"
             if math.isfinite(update.moved)
-            else "an update went beyond what float32 holds"
+            else "the square of an update was beyond float32"
         )
 
     def fits(self, case: Case) -> bool:

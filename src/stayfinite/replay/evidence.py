@@ -59,6 +59,10 @@ def producer(entry: Entry, journal: OpJournal, distance: int) -> Producer:
         least=entry.least,
         inputs=tuple(parent.dtype for parent in parents if parent is not None),
         learnt=entry.learnt,
+        in_backward=entry.phase == "backward",
+        number=entry.id,
+        made_of=entry.parents,
+        position=entry.site.position if entry.site else -1,
     )
 
 

@@ -87,7 +87,7 @@ class Follower:
             raise
         with self._own_trouble():
             for index, output in outputs(op, args, kwargs, result, running.reads):
-                self._write(running.at(index), output)
+                self._write(running.at(index).behind(output), output)
             if self.noticed.raised:
                 self.noticed.succeeded(op.bare)
             if running.accumulates:

@@ -42,7 +42,7 @@ class ModuleStack:
             self.roots.add(module)
             first = next((a for a in args if isinstance(a, torch.Tensor) and shape_of(a)), None)
             # A loss module may be given heads, pairs or classes first; a model is given samples.
-            if first is not None and (self._of_model is None or next(module.parameters(), None) is not None):
+            if first is not None and (self._of_model is None or _has_parameters(module)):
                 self._of_model = int(first.shape[0])
             data = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 0]
             fresh = [weakref.ref(a) for a in data if not a.requires_grad]
@@ -76,6 +76,11 @@ class ModuleStack:
             self._paths[root] = paths
         inner = paths.get(id(here), type(here).__name__)
         return f"{type(root).__name__}.{inner}" if inner else type(root).__name__
+
+
+def _has_parameters(module: torch.nn.Module) -> bool:
+    """As torch finds them: a script may have a `parameters()` of its own, which gives a list or wants arguments."""
+    return next(torch.nn.Module.parameters(module), None) is not None
 
 
 class Names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ _ENORMOUS, _JUMP = 1e8, 1e6  # a gradient this large that one op made this much 
 _INVERTS = {"rsqrt", "reciprocal"}
 _FINDS_A_PLACE = {"bucketize", "searchsorted"}
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+_STATISTICS = {"running_mean", "running_var"}
 
 
 @dataclass(slots=True)
@@ -54,6 +55,20 @@ class Running:
     def accumulates(self) -> bool:
         """The engine adds to the .grad of a leaf."""
         return self.node is not None and self.node.name() == ACCUMULATE
+
+    def behind(self, output: torch.Tensor) -> Running:
+        """With only those reads that this output is computed from: a batch norm that trains normalises by its batch,
+        and keeps running statistics by the side, each for itself."""
+        trains = "batch_norm" in self.op.bare and self.phase == "forward"
+        if not trains or not _STATISTICS & self.op.writes or self._evaluates:
+            return self
+        own = memory_key(output)
+        reads = [r for r in self.reads if r.name not in _STATISTICS or memory_key(r.tensor) == own]
+        return replace(self, reads=reads)
+
+    @property
+    def _evaluates(self) -> bool:
+        return dict(named_arguments(self.op, self.args, self.kwargs)).get("training") is False
 
     def at(self, index: int | None) -> Running:
         """The part of a foreach op that concerns one tensor of its lists."""

@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
 
@@ -54,6 +54,7 @@ class Site:
     file: str
     line: int
     function: str
+    position: int = field(default=-1, compare=False)  # of the instruction that runs
 
     @property
     def source(self) -> str | None:
@@ -104,7 +105,7 @@ def user_site(skip: int = 1, *, inside_backward: bool = False) -> Site | None:
     frame = user_frame(skip + 1, inside_backward=inside_backward)
     if frame is None:
         return None
-    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, frame.f_lasti)
 
 
 def own_frame(filename: str) -> FrameType | None:

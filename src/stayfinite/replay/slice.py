@@ -16,10 +16,12 @@ from stayfinite.replay.follower import Follower
 from stayfinite.replay.growth import growth_of
 from stayfinite.replay.measure import account, is_bad, is_plain
 from stayfinite.replay.narrows import narrows_between
+from stayfinite.replay.noticed import COMPARES
 from stayfinite.replay.op_journal import Entry
 
 _PATH_LONGEST = 40
 _BENIGN_KEPT = 16
+_SELECTION_BACK = 8  # ops between what is empty and the comparison that chose its elements
 TRIGGER_OF = {
     "loss": "loss",
     "gradient": "gradient",
@@ -107,6 +109,23 @@ def _follows(trace: Follower, number: int, numbers: list[int]) -> bool:
     entry = trace.journal.get(number)
     before = entry.roots & set(numbers) - {number} if entry is not None else frozenset[int]()
     return any(trace.births[other].transition != "deliberate" for other in before)
+
+
+def emptied_by(trace: Follower, raised: TracedBirth, entry: Entry) -> Entry | None:
+    """What a comparison could not see: an op failed for want of elements, chosen by a mask that NaN had made."""
+    if all(operand.numel for operand in raised.operands):
+        return None
+    level, seen = [entry], {entry.id}
+    for _ in range(_SELECTION_BACK):
+        sources = [known for one in level for n in one.parents if (known := trace.journal.get(n)) is not None]
+        for source in sources:
+            compares = source.op is not None and source.op.bare in COMPARES
+            of = [known for n in source.parents if (known := trace.journal.get(n)) is not None and known.bad]
+            if compares and of:
+                return of[0]
+        level = [source for source in sources if source.id not in seen]
+        seen.update(source.id for source in level)
+    return None
 
 
 def _once_each(births: Iterable[TracedBirth]) -> tuple[TracedBirth, ...]:

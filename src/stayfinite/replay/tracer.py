@@ -27,7 +27,7 @@ from stayfinite.replay.installing import compiled_code_runs_eagerly, fast_paths_
 from stayfinite.replay.noticed import Arrival, Raised, Retained
 from stayfinite.replay.op_journal import NO_ROOTS, Entry
 from stayfinite.replay.sites import Site, called_by_user, user_site
-from stayfinite.replay.slice import failed_step, find_sink, hidden_births
+from stayfinite.replay.slice import emptied_by, failed_step, find_sink, hidden_births
 
 # Calls that only look: what they compute is no result, and a bad value in it is no failure.
 _LOOKS = {"isfinite", "isnan", "isinf", "isposinf", "isneginf", "isreal", "allclose", "isclose", "equal",
@@ -266,6 +266,7 @@ class Tracer:
         with self.only_looking():
             entry = self.follower.journal.get(raised.entry) if raised is not None else None
             if raised is not None and entry is not None:
+                entry = emptied_by(self.follower, raised.birth, entry) or entry
                 step = failed_step(self.follower, entry, "exception", failure=failure)
                 return step if step.births else _only(step, raised.birth)
             newest = next(iter(self.follower.journal.latest_bad()), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rules.config.twins import TWINS, Twin
-from stayfinite.findings import Finding, all_rules
+from stayfinite.findings import Finding, Severity, all_rules
 from stayfinite.findings.subjects.config_file import ConfigFile, ConfigSet
 from stayfinite.lint.examine import lint
 from stayfinite.lint.settings import Settings
@@ -73,3 +73,23 @@ def test_a_file_that_hydra_brings_in_may_write_1e_5(tmp_path: Path) -> None:
     assert lint([str(tmp_path)], Settings()).findings == []
     main.unlink()
     assert [f.code for f in lint([str(tmp_path)], Settings()).findings] == ["CFG001"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "level"),
+    [
+        ('float(cfg["lr"])', Severity.INFO),
+        ('float(cfg.get("lr", 1e-3))', Severity.INFO),
+        ('cfg["lr"]', Severity.ERROR),
+        ('float(cfg["lr"]), cfg["lr"] * 2', Severity.ERROR),
+        ('float(cfg["rate"])', Severity.ERROR),
+    ],
+)
+def test_a_text_of_which_the_source_makes_a_number_is_a_note(
+    tmp_path: Path, reads: str, level: Severity
+) -> None:
+    (tmp_path / "config.yaml").write_text("lr: 1e-3\nmax_steps: 100\n", encoding="utf-8")
+    script = f"import yaml\ncfg = yaml.safe_load(open('config.yaml'))\nprint({reads}, cfg['max_steps'])\n"
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    (finding,) = [f for f in lint([str(tmp_path)], Settings()).findings if f.code == "CFG001"]
+    assert finding.severity is level

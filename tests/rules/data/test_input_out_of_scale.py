@@ -41,3 +41,18 @@ def test_a_skip_connection_is_no_input(tmp_path: Path) -> None:
 def test_stacked_samples_are(tmp_path: Path) -> None:
     found = explained(RAW_PIXELS, tmp_path)
     assert "DATA_SCALE" in found.causes, str(found)
+
+
+def test_the_largest_float32_is_a_value_that_is_missing(tmp_path: Path) -> None:
+    """A column scaled by its maximum, which is a fill value; an enormous positive number is no additive mask."""
+    source = """
+        table = torch.rand(16, 3)
+        table[4, 1] = torch.finfo(torch.float32).max
+        scale = table.amax(0)
+        layer = nn.Linear(3, 3)
+        loss = F.l1_loss(layer(table / scale).sigmoid() * scale, table / scale * scale, reduction="sum")  #!
+    """
+    found = explained(source, tmp_path)
+    first = found.findings[0]
+    assert (first.code, first.cause) == ("DAT011", "DATA_SCALE"), str(found)
+    assert first.line in found.marked and "the largest number of float32" in first.message

@@ -89,3 +89,15 @@ def test_the_ops_of_one_update_are_no_line_that_runs_again(tmp_path: Path) -> No
     findings = [finding for incident in incidents_of(source, tmp_path) for finding in incident.findings]
     assert findings[0].code == "RUN010"
     assert not any("again and again" in finding.message for finding in findings), findings
+
+
+def test_two_products_on_one_line_are_no_line_that_runs_again(tmp_path: Path) -> None:
+    """One of them is larger than the other, and neither was made of it."""
+    source = """
+        w = nn.Parameter(torch.tensor(2e38))
+        loss = F.l1_loss(w * torch.ones(8), w * 0.1 * torch.zeros(8) + w * 0.01, reduction="sum")  #!
+    """
+    found = explained(source, tmp_path)
+    told = [finding.message for finding in found.findings if finding.code == "NUM025"]
+    assert told, str(found)
+    assert "again" not in told[0]

@@ -210,6 +210,7 @@ TWINS = [
         """, """
         def shown(x, y, losses):
             rms = (x - y).detach().square().mean().sqrt()
+            print((x - y).var(0).sqrt().cpu().data.numpy(), (x - y).square().mean().sqrt().cpu().tolist())
             return rms, torch.tensor(losses).square().mean().sqrt(), x.cpu().numpy().var() ** 0.5
         """),
     _twin("SRC007", "gamma correction of a sigmoid", 7, """
@@ -532,6 +533,14 @@ TWINS = [
                     F.mse_loss(model(x), y).backward()
                     optimizer.step()
                 scheduler.step()
+
+        def plateau(model, loader, optimizer, scheduler, score):
+            for step, (x, y) in enumerate(loader):
+                if step % 300 == 0:
+                    scheduler.step(score(model))
+                optimizer.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
         """),
     _twin("SRC023", "the schedule follows the scaler blindly", 7, """
         def train(model, loader, optimizer, scheduler, scaler):

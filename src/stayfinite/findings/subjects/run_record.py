@@ -131,6 +131,7 @@ class LoadEvent:
         tuple[str, float], ...
     ] = ()  # weights of the file beyond 1e15, with their largest magnitude
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
+    squares_lost: float = 0.0  # its second moments are 0 throughout though first ones reach so far
     mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps
     rescheduled: RateChange | None = None  # what schedulers did to lr_after before it was used
 

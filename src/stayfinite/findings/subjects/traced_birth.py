@@ -58,6 +58,10 @@ class Producer:
     least: float | None = None
     inputs: tuple[str, ...] = ()  # dtypes of its tensor inputs: ("bool",) for the sum of a mask
     learnt: bool = False  # something that is trained went into it
+    in_backward: bool = False  # computed in the backward pass: a gradient on its way
+    number: int = -1  # of all ops that were followed
+    made_of: tuple[int, ...] = ()  # the numbers of those that made its inputs
+    position: int = -1  # of the instruction within its function: a line may hold several of one kind
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stayfinite.findings.subjects.config_file import KeyRead, normal
@@ -27,6 +27,7 @@ class _Read:
     key: str
     line: int
     conditions: tuple[Condition, ...]
+    as_number: bool = False  # float(config["lr"])
 
 
 @dataclass(slots=True)
@@ -45,6 +46,12 @@ class SourceKeys:
             KeyRead(read.key, self.file, read.line, _reached(read.conditions, values, self.aliases))
             for read in self.reads
         ]
+
+
+def made_numbers(sources: Sequence[SourceKeys]) -> frozenset[str]:
+    """The keys that are read as `float(config[key])`, and by none of these sources as they are."""
+    reads = [read for source in sources for read in source.reads]
+    return frozenset(r.key for r in reads if r.as_number) - {r.key for r in reads if not r.as_number}
 
 
 def source_keys(tree: ast.Module, file: str) -> SourceKeys:
@@ -141,10 +148,13 @@ def _block(body: list[ast.stmt], conditions: tuple[Condition, ...], found: Sourc
             _block(handler.body, conditions, found)
 
 
-def _expression(node: ast.expr, conditions: tuple[Condition, ...], found: SourceKeys) -> None:
+def _expression(
+    node: ast.expr, conditions: tuple[Condition, ...], found: SourceKeys, *, as_number: bool = False
+) -> None:
     key = read_key(node)
     if key is not None:
-        found.reads.append(_Read(normal(key), node.lineno, conditions))
+        found.reads.append(_Read(normal(key), node.lineno, conditions, as_number))
+    made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "float"
     if isinstance(node, ast.IfExp):
         _expression(node.test, conditions, found)
         _expression(node.body, (*conditions, (node.test, True)), found)
@@ -159,7 +169,7 @@ def _expression(node: ast.expr, conditions: tuple[Condition, ...], found: Source
         return
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
-            _expression(child, conditions, found)
+            _expression(child, conditions, found, as_number=made)
         elif isinstance(child, (ast.keyword, ast.comprehension)):
             for inner in ast.iter_child_nodes(child):
                 if isinstance(inner, ast.expr):

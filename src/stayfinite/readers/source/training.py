@@ -162,7 +162,8 @@ class _Walk:
             if kind == "scaler":
                 self._event("step", node, first, scaled=True, argument=receiver)
             elif kind == "scheduler":
-                self._event("schedule", node, receiver)
+                given = ast.unparse(node.args[0]) if node.args else ""
+                self._event("schedule", node, receiver, argument=given)
             elif kind == "optimizer":
                 self._event("step", node, receiver)
         elif method == "unscale_" and receiver is not None:

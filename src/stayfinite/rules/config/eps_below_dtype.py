@@ -71,8 +71,8 @@ def _half_weights(config: ConfigFile) -> str | None:
         return f"the model is turned into float16 at {config.half_model.file}:{config.half_model.line}"
     for entry in config.find("dtype", "torch_dtype", "param_dtype", "weight_dtype", "model_dtype"):
         if str(entry.value).lower().rpartition(".")[2] in ("float16", "fp16", "half"):
-            return f"{shown(entry)} (line {entry.line}) makes the weights float16"
+            return f"{shown(entry)} (line {entry.line}) asks for float16 weights"
     for entry in config.find("precision"):
         if entry.value == "16-true":  # Lightning and Fabric; "16-mixed" keeps float32 weights
-            return f"{shown(entry)} (line {entry.line}) makes the weights float16"
+            return f"{shown(entry)} (line {entry.line}) asks for float16 weights"
     return None

@@ -24,7 +24,8 @@ class NumberIsText(Rule[ConfigFile]):
     ## What it finds
     `lr: 1e-5` in YAML (PyYAML wants a dot, and a sign in the exponent: `1.0e-5`), and a number in quotes
     for a setting that is a number everywhere else. Files that another loader reads are left alone: those of a
-    Hydra folder, and those beside or below a source that imports yacs, OmegaConf or ruamel.
+    Hydra folder, and those beside or below a source that imports yacs, OmegaConf or ruamel. Where every read of
+    the key is a `float(config["lr"])` it is a note.
 
     ## Why it is bad
     The text travels until something multiplies or compares it: an error far from here, or a comparison of
@@ -56,10 +57,13 @@ class NumberIsText(Rule[ConfigFile]):
                 continue
             if subject.form == "yaml" and not entry.quoted:
                 new = _with_dot(entry.text)
+                made = entry.word in subject.made_numbers
                 yield self.finding(
-                    f"{shown(entry)} is text for PyYAML, not a number",
+                    f"{shown(entry)} is text for PyYAML, not a number"
+                    + ("; the source makes one of it wherever it reads this key" if made else ""),
                     fix=f"write {new}",
                     evidence={"key": entry.name, "value": entry.value, **edit(entry, new)},
+                    severity=Severity.INFO if made else None,
                     **at(entry, value=True),
                 )
             elif entry.quoted and entry.word in _NUMBERS:

@@ -16,6 +16,8 @@ from stayfinite.rules.evidence import judged, tensors
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE, _JUMP = 200.0, 100.0
 _MASKS = ("masked_fill", "where", "triu", "tril")
+_FILL_VALUE = 3.4028e38
+_FILL = ": the largest number of float32, which many files hold where a value is missing"
 
 
 class InputOutOfScale(Rule[FailedStep]):
@@ -68,7 +70,8 @@ class InputOutOfScale(Rule[FailedStep]):
                 depth = Depth.RUN if absurd_rate(subject) else Depth.UPSTREAM
             yield self.finding(
                 f"{born.birth.op} overflowed on inputs up to {value:.3g}"
-                + (f", {value / typical:.1g} times those of the steps before" if jumped and typical else ""),
+                + (f", {value / typical:.1g} times those of the steps before" if jumped and typical else "")
+                + (_FILL if value >= _FILL_VALUE else ""),
                 fix="normalise the inputs (x.float() / 255, or by training statistics) and reject records out of range",
                 evidence={"inputs": tensors(held), "input_absmax": value, "typical": typical},
                 depth=depth,
@@ -100,6 +103,6 @@ def _raw_upstream(birth: TracedBirth) -> float:
 
 
 def _is_mask(operand: Operand) -> bool:
-    """Additive masks are meant to be enormous."""
-    limit = LARGEST.get(operand.dtype, 3.4e38)
-    return operand.absmax is None or (operand.summary.max or 0.0) <= 0 or operand.absmax > 0.3 * limit
+    """Additive masks are meant to be enormous, and negative."""
+    limit, numbers = LARGEST.get(operand.dtype, 3.4e38), operand.summary
+    return operand.absmax is None or (numbers.max or 0.0) <= 0 or -(numbers.min or 0.0) > 0.3 * limit

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
@@ -80,15 +81,25 @@ def _repeated(operand: Operand, step: FailedStep) -> Producer | None:
     after the other at a line that runs once, and so are the sums that make one update."""
     updates = {(optimizer.stepped.file, optimizer.stepped.line) for optimizer in step.run.optimizers}
     made = [one for one in operand.producers if (one.file, one.line) not in updates]
-    by_line: dict[tuple[str | None, int | None, str | None, str], list[float]] = {}
     for producer in made:
-        by_line.setdefault(_place(producer), []).append(producer.absmax or 0.0)
-    for producer in made:
-        sizes = by_line[_place(producer)]
-        if len(sizes) > 1 and producer.name not in _PASSES_ON and sizes[0] > _FACTOR * sizes[-1] > 0:
+        again = [one for one in _upstream(producer, made) if _place(one) == _place(producer)]
+        if not again or producer.name in _PASSES_ON:
+            continue
+        sizes = [one.absmax or 0.0 for one in (producer, *again)]
+        if sizes[0] > _FACTOR * sizes[-1] > 0 and all(a > b for a, b in pairwise(sizes)):
             return producer
     return None
 
 
-def _place(producer: Producer) -> tuple[str | None, int | None, str | None, str]:
-    return producer.file, producer.line, producer.module, producer.name
+def _upstream(producer: Producer, made: Sequence[Producer]) -> list[Producer]:
+    """Those that it was made of, directly or not, nearest first: two products on one line are no repetition."""
+    wanted, found = set(producer.made_of), list[Producer]()
+    for one in sorted(made, key=lambda one: -one.number):
+        if one.number in wanted:
+            found.append(one)
+            wanted.update(one.made_of)
+    return found
+
+
+def _place(producer: Producer) -> tuple[object, ...]:
+    return producer.file, producer.line, producer.position, producer.module, producer.name

@@ -141,7 +141,9 @@ class RateTooHigh(Rule[FailedStep]):
 
 def _how_far(moved: float) -> str:
     return (
-        f"by {moved:.2g} times their own size" if math.isfinite(moved) else "further than float32 can measure"
+        f"by {moved:.2g} times their own size"
+        if math.isfinite(moved)
+        else "so far that float32 cannot hold its square"
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from stayfinite.findings import Severity
 from stayfinite.findings.subjects.source_file import Event, Guard, NamedConstant, Operation, SourceFile, Value
 
+_LEAVES = re.compile(
+    r"(\.(cpu|float|double|mean|sum|min|max|squeeze)\(\))*\.((item|detach|numpy|tolist)\(|data\b)"
+)
 _WORDS = {
     "softmax": "a softmax, which underflows to exactly 0",
     "sigmoid": "a sigmoid, which saturates to exactly 0 and 1",
@@ -129,6 +133,6 @@ def unprotected(subject: SourceFile, *names: str, operands: int = 1) -> Iterator
 
 
 def taken_out(subject: SourceFile, operation: Operation) -> bool:
-    """The result leaves the graph at once: `.item()`, `.detach()` or `.cpu().numpy()` follow."""
+    """The result leaves the graph at once: `.item()`, `.detach()` or `.cpu().data.numpy()` follow."""
     rest = subject.line(operation.end_line)[operation.end_column - 1 :]
-    return rest.lstrip(")").startswith((".item(", ".detach(", ".cpu().numpy(", ".numpy("))
+    return _LEAVES.match(rest.lstrip(")")) is not None

@@ -15,7 +15,8 @@ class SchedulerBeforeOptimizer(Rule[SourceFile]):
 
     ## What it finds
     `scheduler.step()` before `optimizer.step()` in the same turn of a loop (or at the head of the epoch
-    loop whose inner loop steps), with no optimizer step before it.
+    loop whose inner loop steps), with no optimizer step before it. Not `scheduler.step(metric)` and
+    `scheduler.step(epoch)`, which pass over no rate.
 
     ## Why it is bad
     The first value of the schedule is never used; a warm-up that starts at a small rate starts at its
@@ -43,6 +44,8 @@ class SchedulerBeforeOptimizer(Rule[SourceFile]):
         for facts in subject.functions:
             for schedule in facts.events:
                 if schedule.what != "schedule" or not schedule.loop:
+                    continue
+                if schedule.argument:  # a metric or an epoch: no rate is passed over by it
                     continue
                 inside = [e for e in facts.events if e.loop[: len(schedule.loop)] == schedule.loop]
                 steps = [e for e in inside if e.what == "step" and not exclusive(e, schedule)]

@@ -1,0 +1,35 @@
+"""STA044: a checkpoint whose second moments are 0; one that is whole is silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rules.watched import incidents_of
+
+_RESUME = """
+    import copy
+    net = nn.Linear(4, 2)
+    old = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(5):
+        old.zero_grad(); net(torch.randn(8, 4)).square().mean().backward(); old.step()
+    state = copy.deepcopy(old.state_dict())
+    for moments in state["state"].values():
+        SPOILT
+    opt = torch.optim.Adam(net.parameters(), 1e-3)
+    opt.load_state_dict(state)  #!
+    for _ in range(4):
+        opt.zero_grad(); net(torch.randn(8, 4)).square().mean().backward(); opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "codes"), [("moments['exp_avg_sq'].zero_()", ["STA044"]), ("pass", [])], ids=["lost", "whole"]
+)
+def test_second_moments_of_zero(spoilt: str, codes: list[str], tmp_path: Path) -> None:
+    incidents = incidents_of(_RESUME.replace("SPOILT", spoilt), tmp_path)
+    found = [finding for incident in incidents for finding in incident.findings]
+    assert [finding.code for finding in found] == codes
+    for finding in found:
+        assert finding.cause == "CHECKPOINT_CORRUPT" and finding.line == 13
