@@ -29,6 +29,15 @@ def test_a_cause_whose_own_remedy_fails_is_refuted() -> None:
     assert "refuted: float32" in seen.findings[2].message and seen.findings[2].severity is Severity.WARNING
 
 
+def test_a_remedy_for_a_mistake_of_the_run_is_that_finding_s_wherever_the_birth_was() -> None:
+    found = [finding("STA034", "SCALER_MISUSE", 12), finding("RUN010", "LR_DIVERGENCE", 7)]
+    seen = Incident(step=1, phase="forward", trigger="loss", findings=found)
+    attach(seen, ProofReport([Tried("scaler-step", "", "proved")], file="a.py", line=7, patch="diff"))
+    first, second = seen.findings
+    assert first.code == "STA034" and first.proof is not None and first.patch == "diff"
+    assert second.proof is None and second.patch is None
+
+
 def test_a_learning_rate_is_not_refuted_by_a_slightly_lower_one() -> None:
     seen = Incident(step=1, phase="forward", trigger="loss", findings=[finding("RUN010", "LR_DIVERGENCE", 3)])
     attach(seen, ProofReport([Tried("much-lower-rate", "", "failed", "still")], file="a.py", line=7))

@@ -16,6 +16,9 @@ _OWN_REMEDIES: Final[dict[str, tuple[str, ...]]] = {
 """Causes that stand for themselves and not for the birth, and what would cure them. A learning rate is not among them:
 one that is a tenth of it and fails too says nothing of a millionth."""
 
+_MADE_FOR: Final = {"scaler-step": "SCALER_MISUSE"}
+"""Remedies that cure a mistake of the run, wherever its numbers went bad."""
+
 _CONTRADICTED: Final[dict[str, frozenset[str]]] = {
     "state": frozenset(
         {"DATA_NONFINITE", "DATA_SCALE", "LABEL_INVALID", "BAD_BATCH_SPIKE", "PREPROC_ZERO_RANGE"}
@@ -87,6 +90,9 @@ def _own(finding: Finding, report: ProofReport) -> list[Tried] | None:
 
 
 def _is_about(finding: Finding, report: ProofReport) -> bool:
+    cause = _MADE_FOR.get(report.proved.remedy) if report.proved is not None else None
+    if cause is not None:
+        return finding.cause == cause
     return finding.severity is Severity.ERROR and (finding.file, finding.line) == (report.file, report.line)
 
 
