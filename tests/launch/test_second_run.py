@@ -227,6 +227,34 @@ def test_files_that_there_was_no_time_to_list_are_not_hidden(
         changes.close()
 
 
+RUINED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 3e7)
+for step in range(40):
+    loss = (net(torch.randn(8, 4)) - 1).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_run_whose_cause_has_a_line_is_not_judged_by_the_end_of_another(tmp_path: Path) -> None:
+    """A second run refuses nothing: what it comes to is not where the run of the user stopped."""
+    (tmp_path / "train.py").write_text(RUINED)
+    command = [sys.executable, "-m", "stayfinite", "run", "--no-prove", "--output", "out.json", "train.py"]
+    process = preloaded.start(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    _, said = process.communicate(timeout=300)
+    incidents = json.loads((tmp_path / "out.json").read_text())["incidents"]
+    assert incidents[0]["step"] == 1 and incidents[0]["findings"][0]["code"] == "RUN010"
+    assert max(incident["step"] for incident in incidents) <= 10
+    assert "at the end" not in incidents[0]["findings"][0]["message"]
+    assert "running the script again" not in said
+
+
 PRINTING = """
 import os
 from stayfinite.launch.file_changes import FileChanges

@@ -194,10 +194,9 @@ class Session:
         """Why a script without a failure is worth a second look: what it left behind, or a finding without a line."""
         if self.sign is not None:
             return f"the script is over, and {self.sign}"
-        for finding in (
-            f for i in incidents for f in i.findings if f.severity is Severity.ERROR and f.line is None
-        ):
-            return f"{finding.code} {finding.name} was found, but not the line"
+        for finding in (incident.findings[0] for incident in incidents if incident.findings):
+            if finding.severity is Severity.ERROR and finding.line is None:
+                return f"{finding.code} {finding.name} was found, but not the line"
         return None
 
     @property
