@@ -118,3 +118,22 @@ def test_a_wrapper_that_loads_the_empty_state_it_has_just_read_resumes_nothing(
         schedule.step()
     seen = FailedStep(12, "state", "parameter", RunRecord(complete=True))
     assert [finding.code for finding in explain(observers.complete(seen))] == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "decayed", "missing"), [(0, False, False), (5, False, True), (0, True, True)]
+)
+def test_a_state_without_moments_is_a_loss_only_where_steps_were_taken(
+    observers: RunObservers, steps: int, decayed: bool, missing: bool
+) -> None:
+    """A file of the weights that everything begins with holds a fresh optimizer."""
+    train(build(), observers, [1.0] * steps)
+    _, other = build()
+    schedule = torch.optim.lr_scheduler.ExponentialLR(other, 0.9)
+    if decayed:
+        other.param_groups[0]["lr"] = schedule.get_last_lr()[0] * 0.9
+    state = {**other.state_dict(), "state": {}}
+    net, opt = build()
+    opt.load_state_dict(state)
+    train((net, opt), observers, [1.0] * 3)
+    assert [load.moments_missing for load in observers.optimizers.load_events()] == [missing]

@@ -131,7 +131,7 @@ class OptimizerObserver:
             lr_after=rate_of(optimizer),
             base_before=as_float(base),
             base_after=as_float(group.get("initial_lr")) if base is not None else None,
-            moments_missing=not moments and _says_it_stepped(state) and not self.find(optimizer).state_read,
+            moments_missing=not moments and self._had_stepped(optimizer, state),
             mid_schedule="initial_lr" in group
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
         )
@@ -143,6 +143,13 @@ class OptimizerObserver:
         if not called_by_us():
             self.loads.append((weakref.ref(optimizer), event))
         return result
+
+    def _had_stepped(self, optimizer: torch.optim.Optimizer, state: Any) -> bool:
+        """An adaptive optimizer whose run had made steps, here or by its schedule; a fresh one has no moments either."""
+        groups = state.get("param_groups", []) if isinstance(state, dict) else []
+        adaptive = [group for group in groups if "betas" in group]
+        moved = any(float(group["lr"]) != float(group.get("initial_lr", group["lr"])) for group in adaptive)
+        return bool(adaptive) and (self._history.step > 0 or moved) and not self.find(optimizer).state_read
 
     def _before(self, optimizer: torch.optim.Optimizer) -> None:
         seen = self.find(optimizer)
@@ -261,9 +268,3 @@ def _not_finite(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
 
 def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
-
-
-def _says_it_stepped(state: Any) -> bool:
-    """A state without moments is normal for plain SGD and for a fresh optimizer."""
-    groups = state.get("param_groups", []) if isinstance(state, dict) else []
-    return any("betas" in group for group in groups)
