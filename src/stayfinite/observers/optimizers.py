@@ -145,7 +145,7 @@ class OptimizerObserver:
         return result
 
     def _had_stepped(self, optimizer: torch.optim.Optimizer, state: Any) -> bool:
-        """An adaptive optimizer whose run had made steps, here or by its schedule; a fresh one has no moments either."""
+        """An adaptive optimizer whose run had made steps, here or by its schedule: a fresh one has no moments."""
         groups = state.get("param_groups", []) if isinstance(state, dict) else []
         adaptive = [group for group in groups if "betas" in group]
         moved = any(float(group["lr"]) != float(group.get("initial_lr", group["lr"])) for group in adaptive)
