@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stayfinite.findings import Birth, Finding, Incident, Severity
+from stayfinite.findings.trial import Tried
 from stayfinite.report.incident import lines
 
 _BIRTH = Birth(
@@ -41,3 +42,16 @@ def test_an_op_that_only_read_a_bad_value_did_not_give_it() -> None:
 def test_a_cause_at_another_line_is_shown_with_it() -> None:
     assert "exp_avg is bad\n" in _said(finding=replace(_LOADED, file="train.py", line=9))
     assert "exp_avg is bad (train.py:4)\n" in _said(finding=replace(_LOADED, file="train.py", line=4))
+
+
+def test_popular_remedies_that_failed_alike_share_their_reason() -> None:
+    tried = [
+        Tried("larger-eps", reason="still not finite at line 9", popular=True),
+        Tried("lower-rate", reason="it raised ValueError", popular=True),
+        Tried("clipping", reason="still not finite at line 9", popular=True),
+    ]
+    incident = Incident(3, "optimizer", "parameter", birth=_BIRTH, findings=[_LOADED], tried=tried)
+    said = [line.plain for line in lines(incident) if line.plain.startswith("Failed")]
+    assert said == [
+        "Failed   larger-eps, clipping (still not finite at line 9); lower-rate (it raised ValueError)"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Final
 
@@ -44,7 +45,7 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
     if result.ended != "finished":
         return f"the run {result.ended}"
     if result.error is not None:
-        return f"it raised {result.error.splitlines()[0][:120]}"
+        return f"it raised {textwrap.shorten(result.error.splitlines()[0], 90, placeholder=' ...')}"
     if result.failures:
         judged = result.failures[0].judged
         at = judged[0].birth.birth.line if judged else None

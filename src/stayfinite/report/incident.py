@@ -178,7 +178,10 @@ def _proof(incident: Incident) -> Iterator[Text]:
         yield Text(f"         {other.remedy}: {other.reason}", style="dim")
     failed = [one for one in incident.tried if one.popular and not one.proved]
     if failed:
-        yield Text("Failed   " + "; ".join(f"{one.remedy} ({one.reason})" for one in failed[:3]))
+        by_reason: dict[str, list[str]] = {}
+        for one in failed[:3]:
+            by_reason.setdefault(one.reason, []).append(one.remedy)
+        yield Text("Failed   " + "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items()))
     if incident.proof_remark:
         yield Text(f"Proof    {incident.proof_remark}")
 
