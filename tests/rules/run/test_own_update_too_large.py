@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rules.traced import explained
+from rules.watched import incidents_of
 
 _INNER = """
     layers = [nn.Parameter(torch.randn(8, 4)), nn.Parameter(torch.randn(3, 8))]
@@ -36,3 +37,18 @@ def test_a_modest_one_is_not_to_blame(tmp_path: Path) -> None:
     spoilt = "+ (layers[0] * 1e30 * 1e30).sum()"
     found = explained(_INNER.replace("UPDATE", "w - 0.1 * g").replace("SPOILT", spoilt), tmp_path)
     assert found.findings and "RUN023" not in [one.code for one in found.findings], str(found)
+
+
+def test_what_an_optimizer_steps_is_not_the_update_of_the_script(tmp_path: Path) -> None:
+    source = """
+    net = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 1)); opt = torch.optim.SGD(net.parameters(), 0.02)
+    scaler = torch.amp.GradScaler("cpu")
+    x = torch.randn(128, 20); y = x.sum(1, keepdim=True)
+    for step in range(12):
+        opt.zero_grad()
+        scaler.scale(F.mse_loss(net(x), y)).backward()
+        opt.step()
+    """
+    codes = {finding.code for incident in incidents_of(source, tmp_path) for finding in incident.findings}
+    assert "STA034" in codes
+    assert "RUN023" not in codes

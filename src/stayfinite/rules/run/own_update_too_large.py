@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from stayfinite.findings import Depth, Finding, Rule, Severity
@@ -51,8 +51,9 @@ class OwnUpdateTooLarge(Rule[FailedStep]):
     more_specific_than = ("NUM025", "NUM021", "RUN001", "RUN010")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
+        optimizers = {(one.stepped.file, one.stepped.line) for one in subject.run.optimizers}
         for born in judged(subject, *DEPENDS_ON_SIZE):
-            updates = [found for o in born.birth.operands if (found := _update_in(o)) is not None]
+            updates = [found for o in born.birth.operands if (found := _update_in(o, optimizers)) is not None]
             if not updates:
                 continue
             update = max(updates, key=lambda one: one.moved)
@@ -75,13 +76,18 @@ class _Update:
     moved: float
 
 
-def _update_in(operand: Operand) -> _Update | None:
-    """The nearest step upstream that is mostly made of a gradient."""
+def _update_in(operand: Operand, optimizers: Collection[tuple[str | None, int | None]]) -> _Update | None:
+    """The nearest step upstream that is mostly made of a gradient, and that no optimizer made."""
     if operand.in_backward:
         return None
     for step in operand.producers:
         made = step.absmax or 0.0
-        if step.name not in _STEPS or step.in_backward or made < _LARGE:
+        if (
+            step.name not in _STEPS
+            or step.in_backward
+            or made < _LARGE
+            or (step.file, step.line) in optimizers
+        ):
             continue
         for source in _made(step, operand):
             of, factors = source, [source]
