@@ -234,6 +234,22 @@ def test_what_was_located_and_cured_comes_first_until_it_is_mended(tmp_path: Pat
     assert ("NUM001" in plan[0].title) is not mended
 
 
+@pytest.mark.parametrize("file", ["a\0b", "\ud800", "", 7, "/dev/zero"])
+def test_an_incident_may_name_any_file(tmp_path: Path, file: object) -> None:
+    """It is not opened: only the sources that were read are asked."""
+    from stayfinite.findings import all_rules
+
+    (tmp_path / "train.py").write_text(SCRIPT)
+    incident = tmp_path / "stayfinite-runs" / "a" / "incidents" / "0001"
+    incident.mkdir(parents=True)
+    rule = next(rule for rule in all_rules() if rule.code == "NUM001")
+    finding = rule.finding("log of zero", fix="clamp", evidence={}, file="train.py", line=3)
+    data = {"schema": 1, "step": 0, "birth": {"file": file, "source": "x"}, "findings": [finding.to_json()]}
+    (incident / "incident.json").write_text(json.dumps(data))
+    _, _, findings, _ = examined(tmp_path)
+    assert "NUM001" in codes(findings)
+
+
 def test_trainer_folders_and_lightning_folders_are_two_runs(tmp_path: Path) -> None:
     """checkpoint-N/trainer_state.json of the Trainer, version_0/metrics.csv of Lightning, a launcher of the first."""
     from safetensors.torch import save_file

@@ -137,3 +137,16 @@ def test_a_state_without_moments_is_a_loss_only_where_steps_were_taken(
     opt.load_state_dict(state)
     train((net, opt), observers, [1.0] * 3)
     assert [load.moments_missing for load in observers.optimizers.load_events()] == [missing]
+
+
+def test_a_group_may_have_no_learning_rate(observers: RunObservers) -> None:
+    """Optimizers that find their rate themselves keep None, or no key at all."""
+
+    class OwnRate(torch.optim.Optimizer):
+        def __init__(self, parameters: list[torch.nn.Parameter], **settings: object) -> None:
+            super().__init__(parameters, {"betas": (0.9, 0.999), **settings})
+
+    for settings in ({}, {"lr": None}):
+        saved, loaded = (OwnRate([torch.nn.Parameter(torch.ones(2))], **settings) for _ in range(2))
+        loaded.load_state_dict(saved.state_dict())
+    assert not any(load.moments_missing for load in observers.optimizers.load_events())

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import preloaded
 import prove
-from stayfinite.findings.trial import ProofReport, Tried
+from proved_scripts import proof
 from stayfinite.launch.options import Options
 from stayfinite.launch.trial import run_trial
 from stayfinite.prove.trial import Plan, TrialResult
@@ -308,15 +307,6 @@ for step in range(12):
 @pytest.fixture(scope="module", autouse=True)
 def _forks_are_cheap() -> None:
     gc.freeze()
-
-
-def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    report = prove.proof_of(script)
-    if report.patch is not None:
-        assert prove.patched_runs(script, report.patch, preloaded.run) == "clean"
-    return report, {one.remedy: one for one in report.tried}
 
 
 @pytest.mark.parametrize(

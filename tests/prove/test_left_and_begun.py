@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import preloaded
-import prove
-from stayfinite.findings.trial import ProofReport, Tried
+from proved_scripts import proof
 
 HEAD = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\ntorch.manual_seed(0)\n"
 STEP = "    opt.zero_grad()\n    loss.backward()\n    opt.step()\n"
@@ -181,15 +179,6 @@ bad = not torch.isfinite(log_noise)
 @pytest.fixture(scope="module", autouse=True)
 def _forks_are_cheap() -> None:
     gc.freeze()
-
-
-def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    report = prove.proof_of(script)
-    if report.patch is not None:
-        assert prove.patched_runs(script, report.patch, preloaded.run) == "clean"
-    return report, {one.remedy: one for one in report.tried}
 
 
 @pytest.mark.parametrize(

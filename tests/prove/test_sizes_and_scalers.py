@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import preloaded
-import prove
-from stayfinite.findings.trial import ProofReport, Tried
+from proved_scripts import proof
 from stayfinite.remedies.sizes import is_number, is_size
 from stayfinite.remedies.source import SourceSite, argument
 
@@ -76,15 +74,6 @@ bad = not torch.isfinite(loss)
 @pytest.fixture(scope="module", autouse=True)
 def _forks_are_cheap() -> None:
     gc.freeze()
-
-
-def proof(tmp_path: Path, text: str) -> tuple[ProofReport, dict[str, Tried]]:
-    script = tmp_path / "train.py"
-    script.write_text(text)
-    report = prove.proof_of(script)
-    if report.patch is not None:
-        assert prove.patched_runs(script, report.patch, preloaded.run) == "clean"
-    return report, {one.remedy: one for one in report.tried}
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,10 @@ def _is_mended(birth: object, sources: dict[str, str]) -> bool:
     file, line = birth.get("file"), birth.get("source")
     if not isinstance(file, str) or not isinstance(line, str) or not line.strip():
         return False
-    text = sources.get(os.path.realpath(file))
+    try:
+        text = sources.get(os.path.realpath(file))
+    except ValueError:
+        return False  # no path
     first = line.strip().splitlines()[0]
     return text is not None and all(first not in known for known in text.splitlines())
 

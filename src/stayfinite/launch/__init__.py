@@ -108,11 +108,11 @@ def _conclude(
         found = second_run.run_again(options, start, failure, _say)
     except KeyboardInterrupt:
         return [*session.unlocated("the second run was interrupted"), *incidents], remarks
-    if found.incidents or session.needs_second_run:
-        remarks += found.remarks
     parted = failure.of_the_whole and bool(session.training.refused_for)  # the second run refuses nothing
     if parted and not any(incident.birth is not None for incident in found.incidents):
         return incidents, remarks
+    if found.incidents or session.needs_second_run:
+        remarks += found.remarks
     if found.incidents:
         own = [finding for incident in session.unlocated() for finding in incident.findings]
         located = second_run.on_the_same_course(found.incidents, session.training.refused_for)

@@ -184,8 +184,9 @@ def _examine_folder(folder: _Folder, given: list[SourceKeys] | None, report: Rep
             config.half_model = half
     comments = {config.path: config.suppressed for config in folder.configs}
     keys = _keys(folder.python, []) if given is None else given
+    made = made_numbers(keys)
     for config in folder.configs:
-        config.made_numbers = made_numbers(keys)
+        config.made_numbers = made
     together = _together(folder, keys, given is not None)
     found = [finding for config in folder.configs for finding in examine(config)] + examine(together)
     report.findings += _unsuppressed(found, comments)

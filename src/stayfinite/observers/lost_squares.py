@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 import torch
 
 from stayfinite.replay.measure import is_plain
@@ -14,13 +16,14 @@ def lost_squares(optimizer: torch.optim.Optimizer) -> float:
     """The largest first moment if no second moment is above 0; else 0."""
     largest = 0.0
     for state in list(optimizer.state.values()):
-        first, second = state.get("exp_avg"), state.get("exp_avg_sq")
-        for one in (first, second):
-            if not isinstance(one, torch.Tensor) or not is_plain(one) or one.dtype not in _WIDE:
-                return 0.0
-        if not first.numel():
-            continue
-        if bool((second != 0).any()):
+        kept = state if isinstance(state, dict) else {}  # some optimizers keep numbers of their own there
+        first, second = kept.get("exp_avg"), kept.get("exp_avg_sq")
+        if not _is_wide(first) or not _is_wide(second) or bool((second != 0).any()):
             return 0.0
-        largest = max(largest, float(first.abs().max()))
+        if first.numel():
+            largest = max(largest, float(first.abs().max()))
     return largest if largest > _LEAST else 0.0
+
+
+def _is_wide(moment: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(moment, torch.Tensor) and is_plain(moment) and moment.dtype in _WIDE

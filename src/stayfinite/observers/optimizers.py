@@ -148,7 +148,7 @@ class OptimizerObserver:
         """An adaptive optimizer whose run had made steps, here or by its schedule: a fresh one has no moments."""
         groups = state.get("param_groups", []) if isinstance(state, dict) else []
         adaptive = [group for group in groups if "betas" in group]
-        moved = any(float(group["lr"]) != float(group.get("initial_lr", group["lr"])) for group in adaptive)
+        moved = any("initial_lr" in group and group.get("lr") != group["initial_lr"] for group in adaptive)
         return bool(adaptive) and (self._history.step > 0 or moved) and not self.find(optimizer).state_read
 
     def _before(self, optimizer: torch.optim.Optimizer) -> None:

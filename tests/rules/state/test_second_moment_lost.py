@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from rules.watched import incidents_of
+from stayfinite.observers.lost_squares import lost_squares
 
 _RESUME = """
     import copy
@@ -33,3 +35,9 @@ def test_second_moments_of_zero(spoilt: str, codes: list[str], tmp_path: Path) -
     assert [finding.code for finding in found] == codes
     for finding in found:
         assert finding.cause == "CHECKPOINT_CORRUPT" and finding.line == 13
+
+
+def test_an_optimizer_may_keep_numbers_of_its_own_in_its_state() -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+    optimizer.state["calls"] = 7
+    assert lost_squares(optimizer) == 0.0

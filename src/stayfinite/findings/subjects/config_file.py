@@ -75,9 +75,7 @@ class ConfigFile:
     half_model: HalfModel | None = None  # a source beside it turns the model into half precision
     suppressed: Mapping[int, frozenset[str]] = field(default_factory=dict)
     reads_exponents: bool = False  # the sources beside or above it load it with yacs, OmegaConf or ruamel
-    made_numbers: frozenset[str] = (
-        frozenset()
-    )  # keys that the sources read as float(config[key]), and never otherwise
+    made_numbers: frozenset[str] = frozenset()  # keys of which every read is a float(config[key])
 
     def find(self, *words: str, section: str | None = None) -> Iterator[Entry]:
         """The entries whose key is one of these words (in any spelling), in the order of the file."""

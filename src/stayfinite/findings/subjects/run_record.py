@@ -222,9 +222,7 @@ class AverageFacts:
     still: int  # of them, bit for bit as when the copy was made
     source_moved: int  # of them, moved in the module it was copied from
     made: Place = Place()
-    away: int = (
-        0  # of them, half of their size or more from what is trained, in tensors that were written to often
-    )
+    away: int = 0  # of them, far from what is trained (half of their size), in tensors often written to
     stuck: int = 0  # of these, bit for bit as when the copy was made
 
 
