@@ -116,6 +116,29 @@ def test_state_that_only_the_second_run_spoilt_is_no_finding(tmp_path: Path, san
     assert {t["name"] for t in told if "owner" in t} <= {"weight"}
 
 
+def test_running_statistics_that_a_refusal_put_back_are_not_the_cause(tmp_path: Path, sandbox: None) -> None:
+    """An update by signs leaves the weights finite in the second run, which refuses nothing, and the buffers bad."""
+    normed = """
+    class Normed(nn.Linear):
+        def __init__(self, *size):
+            super().__init__(*size)
+            self.norm = nn.BatchNorm1d(1)
+        def forward(self, x):
+            if step == 2:
+                x = x.clone()
+                x[3, 1] = float("inf")
+            return self.norm(super().forward(x))
+    class Signs(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                p.add_(p.grad.sign().nan_to_num(), alpha=-0.1)
+    nn.Linear, torch.optim.SGD = Normed, Signs
+    """
+    incident, _ = run(tmp_path, normed, bad="")
+    assert [finding["code"] for finding in incident["findings"]] == ["DAT001"]
+
+
 def test_what_both_runs_counted_is_reported_as_the_first_one_had_it() -> None:
     """A second run refuses nothing: after the first bad update every norm in it is bad."""
 

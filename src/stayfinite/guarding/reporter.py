@@ -23,6 +23,7 @@ from stayfinite.watch.verdict import StepVerdict
 
 _STREAK_ENDS = 5
 """So many healthy steps after a refused one, the next refusal is news again."""
+_NAMED = 4  # of refused steps with healthy ones between them
 
 
 @dataclass(slots=True)
@@ -30,21 +31,27 @@ class _Streak:
     """Refusals that say the same, but for the numbers in it."""
 
     what: str
-    first: int
-    last: int
-    count: int = 1
+    steps: list[int]
     varies: bool = False  # the numbers in it are those of the first
 
     def goes_on(self, what: str, step: int) -> bool:
-        return _words(what) == _words(self.what) and step - self.last <= _STREAK_ENDS
+        return _words(what) == _words(self.what) and step - self.steps[-1] <= _STREAK_ENDS
 
     def add(self, what: str, step: int) -> None:
-        self.last, self.count = step, self.count + 1
+        self.steps.append(step)
         self.varies |= what != self.what
 
     def __str__(self) -> str:
         what = f"{self.what} (at the first of them)" if self.varies else self.what
-        return f"steps {self.first} to {self.last}: {what}; {self.count} updates not applied"
+        return f"{self._when()}: {what}; {len(self.steps)} updates not applied"
+
+    def _when(self) -> str:
+        first, last, count = self.steps[0], self.steps[-1], len(self.steps)
+        if last - first < count:
+            return f"steps {first} to {last}"
+        if count <= _NAMED:
+            return f"steps {', '.join(map(str, self.steps[:-1]))} and {last}"
+        return f"{count} of the steps {first} to {last}"
 
 
 def _words(text: str) -> str:
@@ -110,11 +117,11 @@ class RunReporter:
             streak.add(what, self.step)
             return
         self._say("refusal", f"step {self.step}: {what}; the update is not applied ({action})")
-        self._streak = _Streak(what, self.step, self.step)
+        self._streak = _Streak(what, [self.step])
 
     def _end_streak(self) -> None:
         streak, self._streak = self._streak, None
-        if streak is not None and streak.count > 1:
+        if streak is not None and len(streak.steps) > 1:
             self._progress.event(str(streak), "refusal")
 
     def finding(self, finding: Finding, kind: str = "finding") -> None:
@@ -166,7 +173,7 @@ class RunReporter:
             applied=applied,
         )
         self._history.add(record, last_update=verdict.update_ratio)
-        if applied and self._streak is not None and step - self._streak.last >= _STREAK_ENDS:
+        if applied and self._streak is not None and step - self._streak.steps[-1] >= _STREAK_ENDS:
             self._end_streak()
         return StepResult(step, verdict.own_loss, applied, verdict.grad_norm, action, verdict.components)
 

@@ -115,8 +115,9 @@ def _conclude(
         remarks += found.remarks
     if found.incidents:
         own = [finding for incident in session.unlocated() for finding in incident.findings]
-        located = second_run.on_the_same_course(found.incidents, session.training.refused_for)
-        located = second_run.without_its_own_state(located, session.bad_state)
+        refused = session.training.refused_for
+        located = second_run.on_the_same_course(found.incidents, refused)
+        located = second_run.without_its_own_state(located, session.bad_state, refused)
         return second_run.as_the_first_run_had_it(located, own), remarks
     if found.reason and not session.needs_second_run:
         _say(f"{found.reason}; nothing was located")

@@ -124,15 +124,23 @@ def _came_through_an_update(incident: Incident) -> bool:
     return incident.trigger == "loss" and incident.phase in ("backward", "optimizer", "state")
 
 
-def without_its_own_state(incidents: list[Incident], bad_state: set[tuple[str, str]]) -> list[Incident]:
+def without_its_own_state(
+    incidents: list[Incident], bad_state: set[tuple[str, str]], refused: Mapping[int, str]
+) -> list[Incident]:
     """Nothing is refused in a second run: state that went bad there and not in the first one is no finding of the run.
 
-    The cause itself stays, whatever it is about.
+    What comes first stays where the first run refused nothing: a batch that the script itself left out may have
+    changed buffers, which were put back.
     """
     for incident in incidents:
-        incident.findings[1:] = [
-            finding for finding in incident.findings[1:] if _state_of(finding) <= bad_state
-        ]
+        own = [finding for finding in incident.findings if _state_of(finding) <= bad_state]
+        if (
+            incident.findings
+            and incident.findings[0] not in own
+            and (incident.step not in refused or not own)
+        ):
+            own.insert(0, incident.findings[0])
+        incident.findings[:] = own
     return incidents
 
 

@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from stayfinite.replay.sequence import ForwardOps
 from stayfinite.replay.sites import Site, user_site
 
 _ROOTS_KEPT = 16
+_RESCALED_BACK = 8  # ops between where numbers came in and where the script writes among them
 _SOON = frozenset({-1})  # a place among the bad entries for one whose own number is not known yet
 
 
@@ -133,8 +135,10 @@ class Follower:
                 entry = None if sent else self.journal.writer(tensor)
                 if entry is None and is_plain(tensor) and not overwritten:
                     made_by, origin = op if op.factory else None, "rank" if sent else None
-                    if self.brings_in is not None and _holds_data(tensor, self.brings_in):
-                        made_by = None  # torch.tensor(array): nobody wrote these values down
+                    # torch.tensor(array): nobody wrote these values down. torch.from_numpy is no call that is seen.
+                    least = 1 if self.call is None and op.bare == "lift_fresh" else self.brings_in
+                    if least is not None and _holds_data(tensor, least):
+                        made_by = None
                     entry = self.foreign(tensor, made_by, running.site, running.phase, origin)
                     entry.sparse = tensor is not come
                 bad = nan = False
@@ -221,10 +225,10 @@ class Follower:
                 how = "amplified" if born else None
         elif self.bad_seen:
             entry.cast = made_whole(running, output)
-        if not entry.roots and how is None and op.writes and not _covers_its_memory(output):
-            previous = self.journal.writer(output)  # the rest of the memory keeps what was there before
-            if previous is not None:
-                entry.roots, entry.parents = previous.roots, (*entry.parents, previous.id)
+        previous = self.journal.writer(output) if op.writes else None
+        if not entry.roots and how is None and previous is not None and not _covers_its_memory(output):
+            # the rest of the memory keeps what was there before
+            entry.roots, entry.parents = previous.roots, (*entry.parents, previous.id)
         if len(entry.roots) > _ROOTS_KEPT:
             entry.roots = frozenset(sorted(entry.roots)[:_ROOTS_KEPT])
         if how is not None and not entry.roots:
@@ -233,6 +237,8 @@ class Follower:
         self._mark_consumed(running, entry, output)
         if how is not None:
             self._born(running, entry, how, output)
+        if entry.roots and previous is not None and not _covers_its_memory(output):
+            self._note_writing_into_data(entry, previous)
         self._forward.remember(entry)  # also in a backward pass that is differentiated again
         if entry.roots and op.writes and not running.accumulates:
             known = self.name_of(output)
@@ -256,6 +262,28 @@ class Follower:
             if known is not None:
                 entry.call, entry.module = known.call, known.module
         return entry
+
+    def _note_writing_into_data(self, entry: Entry, previous: Entry) -> None:
+        """`x[3, 0] = inf`, where x is a table of numbers: no mask is made so."""
+        written = [n for n in entry.roots if n in self.births and self.births[n].transition == "deliberate"]
+        if not written or not self._is_data(previous):
+            return
+        for number in written:
+            birth = self.births[number]
+            if birth.output is not None and (birth.output.posinf or birth.output.summary.nan):
+                self.births[number] = replace(birth, facts={**birth.facts, "into_data": True})
+
+    def _is_data(self, entry: Entry | None) -> bool:
+        """Drawn, loaded, or brought in, and at most rescaled and copied since."""
+        for _ in range(_RESCALED_BACK):
+            if entry is None or entry.learnt:
+                return False
+            if entry.origin in ("random", "outside", "batch"):
+                return True
+            if len(entry.parents) != 1:
+                return False
+            entry = self.journal.get(entry.parents[0])
+        return False
 
     def _mark_consumed(self, running: Running, entry: Entry, output: torch.Tensor) -> None:
         if not measurable(output):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from stayfinite.findings import PathStep
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure, Sink
-from stayfinite.findings.subjects.traced_birth import TracedBirth
+from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 from stayfinite.replay import evidence
 from stayfinite.replay.follower import Follower
 from stayfinite.replay.growth import growth_of
@@ -36,17 +36,33 @@ TRIGGER_OF = {
 def ordered_births(trace: Follower, roots: frozenset[int]) -> list[int]:
     """Births by cause: what the script wrote on purpose last, everything else in the order it happened."""
     known = [number for number in roots if number in trace.births]
-    made_nan_of_inf = any(trace.births[number].transition == "inf->nan" for number in known)
+    made_nan_of_inf = [trace.births[n].op for n in known if trace.births[n].transition == "inf->nan"]
 
     def rank(number: int) -> tuple[bool, int]:
         birth = trace.births[number]
-        harmless = birth.transition == "deliberate" or (
-            # A mask of -inf that was there before the trace began.
-            birth.transition == "outside" and birth.birth.nan == 0 and made_nan_of_inf
+        harmless = _is_intended(birth) or (
+            birth.transition == "outside"
+            and birth.birth.nan == 0
+            and bool(made_nan_of_inf)
+            and _is_mask(birth.output, made_nan_of_inf)
         )
         return harmless, number
 
     return sorted(known, key=rank)
+
+
+def _is_intended(birth: TracedBirth) -> bool:
+    """The script wrote it, and not into its data."""
+    return birth.transition == "deliberate" and not birth.fact("into_data")
+
+
+def _is_mask(held: Operand | None, made_nan_of_inf: Sequence[str]) -> bool:
+    """It was there before the trace began, and is no sample with an infinity in it: -inf beside one other value, or
+    added to the scores of a softmax."""
+    if held is None or held.origin in ("parameter", "buffer"):
+        return True
+    flat = held.summary.min is None or held.summary.min == held.summary.max
+    return not held.posinf and (flat or any("softmax" in op for op in made_nan_of_inf))
 
 
 def path_between(trace: Follower, birth: int, sink: Entry) -> tuple[PathStep, ...]:
@@ -108,7 +124,7 @@ def _follows(trace: Follower, number: int, numbers: list[int]) -> bool:
     """Another birth that was no intention of the script is among the values that this one was made of."""
     entry = trace.journal.get(number)
     before = entry.roots & set(numbers) - {number} if entry is not None else frozenset[int]()
-    return any(trace.births[other].transition != "deliberate" for other in before)
+    return any(not _is_intended(trace.births[other]) for other in before)
 
 
 def emptied_by(trace: Follower, raised: TracedBirth, entry: Entry) -> Entry | None:

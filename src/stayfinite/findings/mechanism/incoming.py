@@ -41,7 +41,7 @@ def came_in(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     if origin == "rank":
         return None  # what is wrong is on the rank that sent it, or in layers that are spread over the ranks
     in_batch = any(not tensor.finite for tensor in step.batch)
-    data = birth.birth.nan or in_batch or birth is step.birth
+    data = birth.birth.nan or in_batch or birth is step.birth or birth.fact("into_data")
     if birth.transition == "deliberate" and (birth.op not in _WRITTEN or not data):
         # a mask of -inf is no data, unless nothing else explains the failure, or the batch has it
         return None

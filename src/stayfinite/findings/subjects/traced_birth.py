@@ -130,6 +130,7 @@ class TracedBirth:
     """One birth with its evidence. `birth` is what incident.json shows; the rest is for the rules.
 
     facts, by op (present only where they apply; counts are of elements unless it says rows):
+      any              into_data: a literal that the script wrote among numbers which were drawn or brought in
       backward         selected, unselected: bad elements at which the gradient from above is not 0, is 0
       log, log1p, log2, log10, xlogy, sqrt, rsqrt, acos, asin, atanh, acosh, erfinv, logit
                        outside: inputs outside the domain; boundary: inputs exactly on its edge
