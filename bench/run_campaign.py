@@ -5,19 +5,23 @@
 
 A trial is a script of its own (bench/trials/scripts.py): model x optimizer x way to write the loop x way to call the
 step x schedule x clipping x accumulation x average x scaler x fault. Where a script has a GradScaler, which skips for
-itself, the reference is python alone with the bad batch. Each trial runs in two forked processes.
+itself, the reference is python alone with the bad batch. Each trial runs in two forked processes. What the report says
+of it (the first step that failed, how many updates were applied and skipped) must be what the script was made to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import re
 import runpy
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +30,16 @@ from forking import load
 from rich.console import Console
 from rich.progress import Progress
 from trials.bits import bits, differing, finite
-from trials.scripts import Script, draw, simpler, source
+from trials.scripts import UPDATES, Script, draw, simpler, source
 
+from stayfinite.findings import Incident
 from stayfinite.launch import Options, run
 
 LIMIT = 120.0  # seconds
 
 FOUND = (
+    Script(model="spectral norm", loop="while", call="gan", fault="inf batch", at=(7,), seed=148),
+    Script(model="recurrent", loop="while", call="two optimizers", fault="nan batch", at=(11,), seed=733),
     Script(model="recurrent", call="gan", fault="nan batch", at=(9,), seed=757),
     Script(model="dropout", call="gan", fault="nan loss", at=(8,), seed=12),
     Script(
@@ -49,6 +56,28 @@ FOUND = (
 """Trials that differed once; they are tried first."""
 
 
+def note(saved: Path, incidents: Sequence[Incident], remarks: Sequence[str]) -> None:
+    said = {"steps": [incident.step for incident in incidents], "remarks": list(remarks)}
+    saved.with_suffix(".json").write_text(json.dumps(said), encoding="utf-8")
+
+
+def misreported(script: Script, saved: Path) -> list[str]:
+    """What the report says that is not so: the step, the updates that were applied and skipped."""
+    if script.scaler != "none" or script.fault == "none":
+        return []
+    file = saved.with_suffix(".json")
+    if not file.exists():
+        return ["reported: nothing"]
+    said = json.loads(file.read_text(encoding="utf-8"))
+    counts = re.search(r"Applied (\d+), skipped (\d+)", " ".join(said["remarks"]))
+    each = 2 if script.call == "gan" else 1  # updates a batch: the bad one is in both
+    updates = UPDATES // 2 if script.call == "over batches" else UPDATES * each
+    skipped = len(script.at) * each
+    asked = ((updates - skipped, skipped), [script.at[0] * each])
+    got = (tuple(map(int, counts.groups())) if counts else None, said["steps"][:1])
+    return [] if got == asked else [f"reported: {got} in place of {asked}"]
+
+
 def forked(script: Path, saved: Path, *, guarded: bool) -> str | None:
     """Run it in a process of its own; gives what went wrong."""
     child = os.fork()
@@ -61,7 +90,7 @@ def forked(script: Path, saved: Path, *, guarded: bool) -> str | None:
             os.chdir(script.parent)
             if guarded:
                 options = Options(str(script), (str(saved),), locate="off", prove=False)
-                run(options, lambda incidents, remarks, files: None)
+                run(options, lambda incidents, remarks, files: note(saved, incidents, remarks))
             else:
                 sys.argv = [str(script), str(saved)]
                 runpy.run_path(str(script), run_name="__main__")
@@ -98,13 +127,14 @@ def differences(script: Script) -> list[str]:
                 return [f"raised {'guarded' if guarded else 'plain'}: {wrong}"]
             loaded = torch.load(saved, weights_only=False)
             found.append(bits(generators=False, **loaded))
+            told = misreported(script, saved) if guarded else []
             if not guarded and not finite(found[0]):
                 return []  # it fails by itself, also without the bad batch: there is nothing to compare with
     differ = differing(*found)
     if script.scaler != "none" and script.fault != "none":
         # python alone keeps what a step that its scaler skipped did to buffers; the guard puts it back
         differ = [name for name in differ if not name.endswith(("seen", "_mean", "_var", "_tracked"))]
-    return differ
+    return differ + told
 
 
 def shrunk(script: Script) -> tuple[Script, list[str]]:

@@ -156,6 +156,12 @@ class WatchedLoop:
             self._maintenance.before_step()
         self._follower.start_if_armed(None)
 
+    def end(self) -> None:
+        """No optimizer is to come any more: what was decided last is on record, and a refusal is looked into."""
+        self.decision.finish()
+        self._follower.stop()
+        self._conclude_at_once()
+
     @contextmanager
     def framework_step(self, again: Callable[[], Any], batch: Any) -> Iterator[None]:
         """Around a framework's own step: forward and backward pass of one micro-batch. `again` runs it once more."""

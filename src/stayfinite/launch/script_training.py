@@ -250,6 +250,8 @@ class ScriptTraining:
         if self._guard is None:
             return
         self._loaders.leave()
+        if self._loop is not None:
+            self._loop.end()
         self.counts.add(self._guard.counters)
         self._guard.close()
         self._observers.history.guarded = self._detector.guarded = False
