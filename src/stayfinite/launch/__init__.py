@@ -109,7 +109,7 @@ def _conclude(
     except KeyboardInterrupt:
         return [*session.unlocated("the second run was interrupted"), *incidents], remarks
     parted = failure.of_the_whole and bool(session.training.refused_for)  # the second run refuses nothing
-    if parted and not any(incident.birth is not None for incident in found.incidents):
+    if parted and not any(one.birth is not None and one.birth.numel for one in found.incidents):
         return incidents, remarks
     if found.incidents or session.needs_second_run:
         remarks += found.remarks

@@ -50,7 +50,7 @@ class InputOutOfScale(Rule[FailedStep]):
     name = "input-out-of-scale"
     cause = "DATA_SCALE"
     severity = Severity.ERROR
-    more_specific_than = ("RUN001", "RUN010", "NUM025", "NUM021")
+    more_specific_than = ("RUN001", "RUN010", "NUM025", "NUM021", "STA011")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         largest, held = _largest_input(subject)

@@ -47,7 +47,7 @@ class StatePoisoned(Rule[FailedStep]):
     name = "state-poisoned"
     cause = "STATE_POISONED"
     severity = Severity.ERROR
-    more_specific_than = ("DAT011", "RUN010", "RUN001")  # where the failure is of the state alone
+    more_specific_than = ("RUN010", "RUN001")  # where the failure is of the state alone
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.CAME_IN):
@@ -87,7 +87,14 @@ class StatePoisoned(Rule[FailedStep]):
             evidence={
                 "tensors": [{"owner": t.owner, "name": t.name, "nan": t.nan, "inf": t.inf} for t in bad[:8]]
             },
-            depth=Depth.UPSTREAM if itself else Depth.CONSEQUENCE if subject.births else Depth.RUN,
+            # A script that puts back its weights alone has nothing else to blame.
+            depth=Depth.FIRST
+            if itself and restored
+            else Depth.UPSTREAM
+            if itself
+            else Depth.CONSEQUENCE
+            if subject.births
+            else Depth.RUN,
             place=first.place,
         )
 
