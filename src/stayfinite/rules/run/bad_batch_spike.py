@@ -16,6 +16,11 @@ _JUMP, _HARMFUL = 30.0, 100.0
 _HEALTHY_STEPS = 5
 _RECENT, _AFTERMATH = 32, 16  # steps before a jump that it is compared with, and after it that show the harm
 _HARM = 3.0  # the loss stays so many times above the largest before
+_ABSURD, _NEAR, _FEWEST = (
+    1e6,
+    1e3,
+    10,
+)  # times the usual loss; that of the steps beside it; steps to know it by
 _ENORMOUS = 1e5  # so large a jump stays in the moments for thousands of steps, whatever the loss does
 
 
@@ -26,7 +31,7 @@ class BadBatchSpike(Rule[FailedStep]):
     A finite loss and gradient norm that both stand out from the last 128 healthy steps: more than ten robust
     deviations and three times the worst recent excess (or a hundred times the largest value), and large in
     themselves. In a run that failed or is over: a step thirty times (a hundred times, if it was applied and did
-    harm) above the calm steps before it.
+    harm) above the calm steps before it; single steps with a loss a million times that of their neighbours.
 
     ## Why it is bad
     One such update can undo hours of training; the moments carry it on for many steps.
@@ -60,7 +65,8 @@ class BadBatchSpike(Rule[FailedStep]):
                 evidence={s.quantity: {"value": s.value, "typical": s.typical} for s in subject.spikes},
             )
         elif subject.run.complete and not subject.births:
-            yield from self._applied_spike(subject)
+            found = list(self._applied_spike(subject)) or list(self._absurd_losses(subject))
+            yield from found
         elif (outlier := outlier_batch(subject.run.history)) is not None:
             yield self._never_came_back(subject, outlier)
         else:
@@ -142,6 +148,30 @@ class BadBatchSpike(Rule[FailedStep]):
                 place=step.run.optimizers[0].stepped if step.run.optimizers else None,
             )
             return
+
+    def _absurd_losses(self, step: FailedStep) -> Iterator[Finding]:
+        """A finished run in which single steps had a loss a million times that of the steps around them."""
+        known = [r for r in step.run.history if r.applied and r.loss is not None and math.isfinite(r.loss)]
+        losses = [abs(r.loss or 0.0) for r in known]
+        if len(losses) < _FEWEST:
+            return
+        usual = median(losses)
+        far = [n for n, loss in enumerate(losses) if loss > _ABSURD * max(usual, 1.0)]
+        alone = all(max(losses[n - 1 : n] + losses[n + 1 : n + 2]) < _NEAR * max(usual, 1.0) for n in far)
+        if not far or not alone or len(far) > len(losses) // 4:
+            return
+        steps, largest = [known[n] for n in far], max(losses[n] for n in far)
+        inputs = max((r.input_absmax or 0.0 for r in steps), default=0.0)
+        holds = f"; the batch holds values up to {inputs:.3g}" if inputs > _ENORMOUS else ""
+        where = f"step {steps[0].step}" if len(steps) == 1 else f"{len(steps)} steps (first {steps[0].step})"
+        yield self.finding(
+            f"in {where} the loss was up to {largest:.3g}, and about {usual:.3g} in the others: something in such a "
+            f"batch, an input or a target, is out of range{holds}",
+            fix="look at the samples of that batch, inputs and targets; reject what is out of range where it is read",
+            evidence={"step": steps[0].step, "steps": len(steps), "loss": largest, "usual": usual},
+            severity=Severity.ERROR,
+            place=step.run.optimizers[0].stepped if step.run.optimizers else None,
+        )
 
 
 def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float | None]]]:
