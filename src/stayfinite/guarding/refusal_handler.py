@@ -41,6 +41,7 @@ class RefusalHandler:
     ) -> None:
         self._run, self._owner, self._explainer, self._maintenance = run, owner, explainer, maintenance
         self._recovery, self._reporter = run.recovery, run.reporter
+        self._stopped: tuple[int, str, str | None] | None = None  # the step, what was said, the checkpoint
 
     # -- an overflow that the scaler expects
 
@@ -281,9 +282,14 @@ class RefusalHandler:
             self._stop(what)
 
     def _stop(self, why: str) -> None:
-        """End the run with a clean checkpoint and a message that says what to do next."""
+        """End the run with a clean checkpoint and a message that says what to do next: once, however many optimizers
+        of the step would end it.
+        """
+        if self._stopped is not None and self._stopped[0] == self._reporter.step:
+            raise RunStopped(*self._stopped[1:])
         saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
         message = self._reporter.of_the_end(
             ladder.reason_to_stop(), why, ladder.counters, saved, stuck=ladder.is_stuck
         )
-        raise RunStopped(message, str(saved) if saved else None)
+        self._stopped = self._reporter.step, message, str(saved) if saved else None
+        raise RunStopped(*self._stopped[1:])

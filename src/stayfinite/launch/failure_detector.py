@@ -308,8 +308,8 @@ class FailureDetector:
         """At the end: bad values that the script was given and nothing was computed from."""
         for entry, evidence in self.tracer.results():
             birth = evidence.birth
-            if birth is None:
-                continue
+            if birth is None or (entry.loss_like and self.suspicions.raised_in(entry.step)):
+                continue  # a term that was finished before an error ended the step is not its loss
             if entry.loss_like:
                 self._suspect("loss", evidence, step=entry.step, went_on=entry.id < self.healthy_until)
             elif birth.transition not in ("deliberate", "outside", "amplified"):

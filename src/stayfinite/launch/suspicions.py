@@ -115,6 +115,10 @@ class Suspicions:
         """Something was seen in this step."""
         return any(known.step == step for known in self.all)
 
+    def raised_in(self, step: int) -> bool:
+        """An error ended this step, and what led to it is located."""
+        return any(s.kind == "exception" and s.step == step and s.evidence is not None for s in self.all)
+
     def withdraw(self, suspicion: Suspicion) -> None:
         """It was nothing."""
         self.all = [known for known in self.all if known is not suspicion]

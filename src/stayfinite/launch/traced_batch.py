@@ -1,47 +1,55 @@
-"""TracedBatch: the last batch of a script that is traced, as long as its tensors are there."""
+"""TracedBatch: the last batch of a script that is traced."""
 
 from __future__ import annotations
 
-import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.replay import Tracer
 from stayfinite.replay.evidence import operand
-from stayfinite.replay.measure import is_plain, magnitude, measurable
+from stayfinite.replay.measure import bad_samples, is_plain, magnitude, measurable
 from stayfinite.replay.tracer import unfollowed
+from stayfinite.watch.finite import tensors_in
 
 _SHOWN = 8
 
 
 class TracedBatch:
-    """What a DataLoader gave; without one, what the models were given."""
+    """What a DataLoader gave, until it gives the next; without one, what the models were given."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._tensors: list[weakref.ref[torch.Tensor]] = []
+        self._given: list[tuple[str, torch.Tensor]] = []
 
     def note(self, batch: Any) -> None:
         """A DataLoader gives this one now."""
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        self._tensors = [weakref.ref(tensor) for tensor in tensors[:_SHOWN]]
+        with unfollowed():
+            # The script may put others in the place of these (batch = batch.float()) before anybody asks.
+            self._given = [(name, tensor.detach()) for name, tensor in tensors_in(batch)[:_SHOWN]]
         self._tracer.note_batch(batch)
 
-    def _living(self) -> list[torch.Tensor]:
-        known = self._tensors or self._tracer.follower.modules.inputs
-        return [tensor for reference in known if (tensor := reference()) is not None]
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        inputs = [tensor for held in self._tracer.follower.modules.inputs if (tensor := held()) is not None]
+        return self._given or [(f"batch[{i}]", tensor) for i, tensor in enumerate(inputs)]
 
     def operands(self) -> tuple[Operand, ...]:
         """Its tensors as evidence."""
-        journal = self._tracer.follower.journal
+        journal, modules = self._tracer.follower.journal, self._tracer.follower.modules
+        size = modules.of_loader if self._given else modules.batch_size
         with unfollowed():
-            tensors = [tensor for tensor in self._living() if is_plain(tensor)]
-            return tuple(operand(f"batch[{i}]", t, journal.writer(t), journal) for i, t in enumerate(tensors))
+            return tuple(
+                replace(
+                    operand(name, tensor, journal.writer(tensor), journal),
+                    samples=bad_samples(tensor, size) if measurable(tensor) else (),
+                )
+                for name, tensor in self._named()
+                if is_plain(tensor)
+            )
 
     def absmax(self) -> float | None:
         """Its largest magnitude."""
         with unfollowed():
-            return max((magnitude(tensor) for tensor in self._living() if measurable(tensor)), default=None)
+            return max((magnitude(tensor) for _, tensor in self._named() if measurable(tensor)), default=None)

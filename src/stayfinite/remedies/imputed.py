@@ -41,7 +41,7 @@ class Imputed(Remedy):
         if case.kind is Kind.CAME_IN and case.birth.fact("bad_columns"):
             return "finite, but a column that was NaN in every sample is 0 in every sample: what makes it so stays"
         if case.kind is Kind.CAME_IN and _is_label(case):
-            return "finite, but it is no input of the model: what nobody knows would be learnt as 0"
+            return "finite, but it goes to the loss as it is: what nobody knows would be learnt as 0"
         return None
 
     def ways(self, case: Case) -> Iterator[Prescription]:

@@ -16,6 +16,7 @@ from stayfinite.replay.measure import Account, account, bad_samples, first_bad_i
 from stayfinite.replay.op_journal import Entry, OpJournal
 from stayfinite.replay.operations import Operation, named_arguments, plain_arguments, tensors_of
 from stayfinite.replay.running import Running
+from stayfinite.replay.sites import in_fetch
 
 _PRODUCERS_BACK = 5
 _PRODUCERS_KEPT = 12
@@ -140,9 +141,9 @@ def birth_of(entry: Entry, output: torch.Tensor | None, batch_size: int | None) 
 
 
 def _has_samples(entry: Entry, tensor: torch.Tensor) -> bool:
-    """Rows of weights and moments, and channels of running statistics, are no samples, however many there are."""
+    """Rows of weights, of moments, or of one sample, and channels of running statistics, are no samples."""
     statistics = entry.op is not None and entry.op.bare.endswith("batch_norm") and tensor.dim() == 1
-    return entry.phase != "optimizer" and not statistics
+    return entry.phase != "optimizer" and not statistics and not in_fetch()
 
 
 def gather(

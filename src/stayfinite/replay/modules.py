@@ -24,6 +24,7 @@ class ModuleStack:
         self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._of_loader: int | None = None
         self._of_model: int | None = None
+        self._time_first = False
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # data given to models (or losses) lately
 
     def watch(self) -> None:
@@ -44,6 +45,8 @@ class ModuleStack:
             # A loss module may be given heads, pairs or classes first; a model is given samples.
             if first is not None and (self._of_model is None or _has_parameters(module)):
                 self._of_model = int(first.shape[0])
+                second = int(first.shape[1]) if first.dim() > 1 else None
+                self._time_first = second == self._of_loader != self._of_model
             data = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 0]
             fresh = [weakref.ref(a) for a in data if not a.requires_grad]
             self.inputs = (self.inputs + fresh)[-_INPUTS_KEPT:]
@@ -60,9 +63,16 @@ class ModuleStack:
             self._of_loader = max(sizes, key=sizes.count)
 
     @property
+    def of_loader(self) -> int | None:
+        """Samples in what a DataLoader handed out last."""
+        return self._of_loader
+
+    @property
     def batch_size(self) -> int | None:
-        """Samples in a batch: the loader's, unless the model is given parts of it."""
+        """Samples in a batch: the loader's, unless the model is given parts of it. None for steps of time first."""
         loader, model = self._of_loader, self._of_model
+        if loader and model is not None and (self._time_first or (model > loader and model % loader)):
+            return None
         return loader if loader and (model is None or model % loader == 0) else model
 
     def path(self) -> str | None:

@@ -135,10 +135,13 @@ def transition(running: Running, entry: Entry, output: torch.Tensor) -> str | No
 
 
 def made_whole(running: Running, output: torch.Tensor) -> frozenset[int]:
-    """The births of bad values that a cast to whole numbers has hidden in this output; a flag holds no value."""
+    """The births of bad values that whole numbers in this output were made of; a flag holds no value."""
     if output.dtype == torch.bool or output.dtype.is_floating_point or output.dtype.is_complex:
         return NO_ROOTS
-    casts = running.op.bare == "to_copy" or running.op.bare in _FINDS_A_PLACE
+    bare = running.op.bare
+    # The state of a decomposition (linalg_cholesky_ex) is a number of its own: that of a matrix with NaN says so.
+    states = bare.startswith("linalg_") and bare.endswith("_ex")
+    casts = bare == "to_copy" or bare in _FINDS_A_PLACE or states
     sources = [read for read in running.reads if read.entry is not None and read.value]
     bad = (read.entry.roots for read in sources if casts and read.bad and read.entry is not None)
     return frozenset().union(*bad, *(read.entry.cast for read in sources if read.entry is not None))

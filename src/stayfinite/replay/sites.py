@@ -44,6 +44,8 @@ _OPERATORS = tuple(
 
 _WATCHING = tuple(_OURS + name + os.sep for name in ("launch", "observers", "watch", "hooks"))
 
+_FETCH = _TORCH + os.path.join("utils", "data", "_utils", "fetch.py")  # noqa: PTH118
+
 USER, LIBRARY, INTERNAL = 0, 1, 2
 
 
@@ -128,6 +130,14 @@ def called_by_user(skip: int = 1) -> bool:
             return kind_of_file(filename) == USER
         frame = frame.f_back
     return False
+
+
+def in_fetch() -> bool:
+    """Whether a DataLoader reads now what will be a batch: its data set makes one sample after the other."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _FETCH:
+        frame = frame.f_back
+    return frame is not None
 
 
 def written_by_user() -> bool:

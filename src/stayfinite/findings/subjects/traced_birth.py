@@ -85,6 +85,7 @@ class Operand:
     learnt: bool = False  # it is, or was computed from, something that is trained
     in_backward: bool = False  # computed in the backward pass: a gradient on its way
     producers: tuple[Producer, ...] = ()  # upstream ops, nearest first, a few steps back
+    samples: tuple[int, ...] = ()  # of a tensor of the batch: which of its samples hold NaN or Inf
 
     @property
     def dtype(self) -> str:

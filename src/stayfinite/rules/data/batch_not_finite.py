@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
-from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings import Birth, Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.rules.evidence import judged, tensors, told
 
 _WORDS = {"batch": "the batch", "constant": "a tensor that the script wrote down"}
@@ -37,7 +37,8 @@ class BatchNotFinite(Rule[FailedStep]):
     Find the sample (the evidence gives its index), repair the source or drop it in the data set, and check there.
 
     ## The popular fix that does not work
-    Lowering the learning rate, or `nan_to_num` in the model: the sample comes back every epoch.
+    Lowering the learning rate: the sample is as bad at any rate. `nan_to_num` on activations or on the loss: the
+    gradient of what is bad before it is NaN all the same.
 
     ## References
     keras-team/keras#6921, albumentations-team/albumentations#1742
@@ -56,14 +57,16 @@ class BatchNotFinite(Rule[FailedStep]):
             loaded = [(load.place.file, load.place.line) for load in subject.run.loads if load.nonfinite]
             if (shown.file, shown.line) in loaded:
                 continue  # it came in with a checkpoint, which is no batch
-            samples = f" in samples {list(shown.samples[:5])}" if shown.samples else ""
-            of_batch = next((held.summary for held in subject.batch if not held.finite), None)
-            if of_batch is not None and born.how.word == "batch" and shown.numel != prod(of_batch.shape):
-                # What came in was a whole table, or one value that was written into it.
-                what, nan, inf, among = of_batch.name, of_batch.nan, of_batch.inf, prod(of_batch.shape)
+            of_batch = _of_the_batch(subject, shown)
+            if of_batch is not None and born.how.word == "batch":
+                # What came in was perhaps a whole table, one sample, or one value that was written into it.
+                told_of = of_batch.summary
+                what, nan, inf = told_of.name, told_of.nan, told_of.inf
+                among, at = of_batch.numel, of_batch.samples
             else:
                 what = _WORDS.get(born.how.word, "a tensor from outside")
-                nan, inf, among = shown.nan, shown.inf, shown.numel
+                nan, inf, among, at = shown.nan, shown.inf, shown.numel, shown.samples
+            samples = f" in samples {list(at[:5])}{', ...' if len(at) > 5 else ''}" if at else ""
             columns = int(born.birth.fact("bad_columns"))
             if columns:
                 samples = f": {columns} of {int(born.birth.fact('columns'))} columns are NaN in every sample"
@@ -72,8 +75,8 @@ class BatchNotFinite(Rule[FailedStep]):
                 fix=_WHOLE_COLUMN if columns else _FIX,
                 **told(
                     born,
-                    name=of_batch.name if of_batch else None,
-                    samples=list(shown.samples),
+                    name=of_batch.summary.name if of_batch else None,
+                    samples=list(at),
                     nan=nan,
                     inf=inf,
                 ),
@@ -88,3 +91,10 @@ class BatchNotFinite(Rule[FailedStep]):
                     evidence={"inputs": tensors(held), **held.summary.to_json()},
                     depth=Depth.BIRTH,
                 )
+
+
+def _of_the_batch(step: FailedStep, shown: Birth) -> Operand | None:
+    """The bad tensor of the batch: of several the one that is what came in, else the first."""
+    bad = [held for held in step.batch if not held.finite]
+    same = (held for held in bad if (held.numel, held.summary.nan) == (shown.numel, shown.nan))
+    return next(same, bad[0] if bad else None)

@@ -27,7 +27,7 @@ class ConstantSampleRescaled(Rule[FailedStep]):
     Floor the divisor, `(img.max() - img.min()).clamp_min(1e-6)`: the numerator is 0, so the result is 0.
 
     ## The popular fix that does not work
-    Dropping batches that hold NaN: it drops the good samples beside the constant one, every epoch.
+    Dropping batches that hold NaN: it drops what good samples they hold, every epoch.
 
     ## References
     albumentations-team/albumentations#1742
@@ -51,6 +51,6 @@ class ConstantSampleRescaled(Rule[FailedStep]):
             yield self.finding(
                 f"division by {born.how.word} that is 0 for {counted(born.how.count, 'value')}: {source_of(divisor)} "
                 f"({span(divisor)})",
-                fix="floor the divisor with .clamp_min(1e-6): a constant sample then becomes 0 instead of NaN",
+                fix="floor the divisor with .clamp_min(1e-6): what is constant then becomes 0 instead of NaN",
                 **told(born, "zero_divisors", "zero_over_zero", samples=list(born.birth.birth.samples)),
             )
