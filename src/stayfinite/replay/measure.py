@@ -185,8 +185,9 @@ def first_bad_index(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def bad_samples(tensor: torch.Tensor, batch_size: int | None) -> tuple[int, ...]:
-    """Which samples hold bad values, where the first dimension is the batch (or the batch times something)."""
-    if batch_size is None or batch_size < 1 or tensor.dim() == 0 or tensor.shape[0] % batch_size:
+    """Which samples hold bad values, where the first dimension is the batch. A multiple of it says nothing: 8732
+    anchors of one image are no 4 samples, nor are the 80 rows of a rollout."""
+    if batch_size is None or tensor.dim() == 0 or tensor.shape[0] != batch_size or not tensor.numel():
         return ()
     rows = (~torch.isfinite(tensor)).reshape(batch_size, -1).any(1).nonzero().flatten()
     return tuple(int(row) for row in rows[:MAX_SAMPLES])

@@ -37,7 +37,7 @@ class BatchNotFinite(Rule[FailedStep]):
     Find the sample (the evidence gives its index), repair the source or drop it in the data set, and check there.
 
     ## The popular fix that does not work
-    Lowering the learning rate, or `nan_to_num` in the model: the sample comes back every epoch.
+    Lowering the learning rate, or `nan_to_num` in the model: the value comes back whenever the sample is read again.
 
     ## References
     keras-team/keras#6921, albumentations-team/albumentations#1742
@@ -56,13 +56,18 @@ class BatchNotFinite(Rule[FailedStep]):
             loaded = [(load.place.file, load.place.line) for load in subject.run.loads if load.nonfinite]
             if (shown.file, shown.line) in loaded:
                 continue  # it came in with a checkpoint, which is no batch
-            samples = f" in samples {list(shown.samples[:5])}" if shown.samples else ""
+            samples = f" in samples [{shown.listed_samples(5)}]" if shown.samples else ""
             of_batch = next((held.summary for held in subject.batch if not held.finite), None)
             if of_batch is not None and born.how.word == "batch" and shown.numel != prod(of_batch.shape):
                 # What came in was a whole table, or one value that was written into it.
                 what, nan, inf, among = of_batch.name, of_batch.nan, of_batch.inf, prod(of_batch.shape)
             else:
-                what = _WORDS.get(born.how.word, "a tensor from outside")
+                read = shown.op == "outside" and shown.call != shown.op and of_batch is None
+                what = (
+                    f"what {shown.call} was given"
+                    if read
+                    else _WORDS.get(born.how.word, "a tensor from outside")
+                )
                 nan, inf, among = shown.nan, shown.inf, shown.numel
             columns = int(born.birth.fact("bad_columns"))
             if columns:
