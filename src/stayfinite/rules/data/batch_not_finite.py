@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from stayfinite.findings import Depth, Finding, Rule, Severity
+from stayfinite.findings import Birth, Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import bare_op
 from stayfinite.rules.evidence import judged, tensors, told
 
 _WORDS = {"batch": "the batch", "constant": "a tensor that the script wrote down"}
@@ -17,6 +18,15 @@ _WHOLE_COLUMN = (
     "look at what computes the column, not at a sample: a running mean or deviation stays NaN once it has met an Inf, "
     "a deviation of 0 divides by nothing; leave such values out before statistics are made of them"
 )
+
+
+def _what(shown: Birth, word: str) -> str:
+    """What came in, as far as is known: from_numpy is not seen as a call, nor whether it was given a literal."""
+    if shown.op == "outside" and shown.call != shown.op:
+        return f"what {shown.call} was given"
+    if bare_op(shown.op) == "lift_fresh" and shown.call == shown.op:
+        return "what came in from outside of torch"
+    return _WORDS.get(word, "a tensor from outside")
 
 
 class BatchNotFinite(Rule[FailedStep]):
@@ -62,12 +72,7 @@ class BatchNotFinite(Rule[FailedStep]):
                 # What came in was a whole table, or one value that was written into it.
                 what, nan, inf, among = of_batch.name, of_batch.nan, of_batch.inf, prod(of_batch.shape)
             else:
-                read = shown.op == "outside" and shown.call != shown.op and of_batch is None
-                what = (
-                    f"what {shown.call} was given"
-                    if read
-                    else _WORDS.get(born.how.word, "a tensor from outside")
-                )
+                what = "the batch" if of_batch is not None else _what(shown, born.how.word)
                 nan, inf, among = shown.nan, shown.inf, shown.numel
             columns = int(born.birth.fact("bad_columns"))
             if columns:

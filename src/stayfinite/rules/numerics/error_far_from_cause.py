@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.traced_birth import TracedBirth
 from stayfinite.rules.evidence import first_line
 
 _UNRELATED = ("is non-finite, so it cannot be clipped", "not reproduced")
@@ -47,10 +48,15 @@ class ErrorFarFromCause(Rule[FailedStep]):
             return
         yield self.finding(
             f"{failure.kind} at line {failure.place.line} ({first_line(failure)[:120]}) is a consequence: the "
-            f"value was born in {birth.op} at line {birth.birth.line}",
+            f"value {_began(birth)} at line {birth.birth.line}",
             fix=f"repair line {birth.birth.line}; leave the line of the exception as it is",
             evidence={"error": failure.text, "error_line": failure.place.line, "birth_op": birth.birth.op},
             depth=Depth.CONSEQUENCE,
             file=birth.birth.file,
             line=birth.birth.line,
         )
+
+
+def _began(birth: TracedBirth) -> str:
+    """What was not computed came in: with a batch, an array, a file."""
+    return "came in" if birth.transition == "outside" else f"was born in {birth.op}"
