@@ -30,7 +30,7 @@ def test_an_array_is_never_a_literal(values: str, tmp_path: Path) -> None:
     )
     first = found.findings[0]
     assert (first.code, first.line) == ("DAT001", found.marked[0]), found
-    assert first.message.startswith("what came in from outside of torch holds 1 NaN"), found
+    assert "wrote down" not in first.message, found
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -8,7 +8,6 @@ from math import prod
 from stayfinite.findings import Birth, Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.traced_birth import bare_op
 from stayfinite.rules.evidence import judged, tensors, told
 
 _WORDS = {"batch": "the batch", "constant": "a tensor that the script wrote down"}
@@ -21,11 +20,9 @@ _WHOLE_COLUMN = (
 
 
 def _what(shown: Birth, word: str) -> str:
-    """What came in, as far as is known: from_numpy is not seen as a call, nor whether it was given a literal."""
+    """What came in, as far as is known."""
     if shown.op == "outside" and shown.call != shown.op:
         return f"what {shown.call} was given"
-    if bare_op(shown.op) == "lift_fresh" and shown.call == shown.op:
-        return "what came in from outside of torch"
     return _WORDS.get(word, "a tensor from outside")
 
 
