@@ -16,6 +16,23 @@ TAKEN = {
 }
 
 
+@pytest.mark.parametrize("values", ["[1.0, float('nan')]", "[float('nan')]"])
+def test_an_array_is_never_a_literal(values: str, tmp_path: Path) -> None:
+    """Rewards, labels, a table: from_numpy is given what somebody else computed; nobody wrote it down."""
+    found = explained(
+        f"""
+        import numpy as np
+        w = nn.Parameter(torch.ones(1))
+        target = torch.from_numpy(np.stack({values})).to(torch.float32)  #!
+        loss = (w - target).pow(2).mean()
+        """,
+        tmp_path,
+    )
+    first = found.findings[0]
+    assert (first.code, first.line) == ("DAT001", found.marked[0]), found
+    assert "wrote down" not in first.message, found
+
+
 @pytest.mark.parametrize("name", TAKEN)
 def test_where_a_nan_came_from(name: str, tmp_path: Path) -> None:
     given, transition = TAKEN[name]

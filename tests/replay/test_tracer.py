@@ -168,6 +168,22 @@ def test_a_bad_batch_is_named_as_data(trace: Tracer) -> None:
     assert birth.birth.samples == (3,)
 
 
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [((4, 3), 80), ((3,), 81), ((20, 3), 80)],  # a rollout; one observation at a time; anchors of one image
+)
+def test_rows_that_are_a_multiple_of_a_batch_are_no_samples(
+    trace: Tracer, given: tuple[int, ...], rows: int
+) -> None:
+    returns = torch.ones(rows)
+    returns[7] = -1.0
+    with trace:
+        net = nn.Linear(3, 1)
+        out = net(torch.ones(given)).mean()
+        loss = out * returns.log().mean()
+    assert first(trace.failure(loss)).birth.samples == ()
+
+
 def test_a_function_has_its_own_name_and_not_that_of_an_equal_one(trace: Tracer) -> None:
     with trace:
         loss = torch.mm(torch.full((2, 2), 1e30), torch.full((2, 2), 1e30)).sum()

@@ -55,3 +55,13 @@ def test_popular_remedies_that_failed_alike_share_their_reason() -> None:
     assert said == [
         "Failed   larger-eps, clipping (still not finite at line 9); lower-rate (it raised ValueError)"
     ]
+
+
+def test_of_many_samples_the_first_are_shown_as_such() -> None:
+    assert ", samples 0, 1, 2\n" in _said(replace(_BIRTH, samples=(0, 1, 2)))
+    assert ", samples 0, 1, 2, 3, 4, 5, 6, 7 and more\n" in _said(replace(_BIRTH, samples=tuple(range(13))))
+
+
+def test_what_not_to_do_here_goes_before_what_the_page_says() -> None:
+    assert "Do not   lower the rate" in _said(finding=replace(_LOADED, avoid="lower the rate"))
+    assert Finding.from_json(replace(_LOADED, avoid="lower the rate").to_json()).avoid == "lower the rate"

@@ -67,6 +67,8 @@ class Finding:
     patch: str | None = None
     proof: Proof | None = None
     column: int | None = None
+    # what not to do here, where the evidence tells more than the page of the rule; written only if there is one
+    avoid: str | None = None
     depth: int = 0  # how late in the chain of causes, see `Depth`; orders findings, and is not written
 
     def to_json(self) -> dict[str, Json]:
@@ -83,6 +85,7 @@ class Finding:
             "fix": self.fix,
             "patch": self.patch,
             "proof": self.proof.to_json() if self.proof else None,
+            **({"avoid": self.avoid} if self.avoid else {}),
         }
 
     @classmethod

@@ -93,6 +93,10 @@ class Birth:
     samples: tuple[int, ...] = ()
     inputs: tuple[TensorSummary, ...] = ()
 
+    def listed_samples(self, most: int) -> str:
+        """ "3, 17"; of more than `most`, the first ones "and more"."""
+        return ", ".join(map(str, self.samples[:most])) + (" and more" if len(self.samples) > most else "")
+
     def to_json(self) -> dict[str, Json]:
         return fields_of(self) | {"inputs": [tensor.to_json() for tensor in self.inputs]}
 

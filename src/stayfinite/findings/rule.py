@@ -60,6 +60,7 @@ class Rule(ABC, Generic[Subject]):
         severity: Severity | None = None,
         cause: str | None = None,
         proof: Proof | None = None,
+        avoid: str | None = None,
     ) -> Finding:
         """A finding of this rule."""
         return Finding(
@@ -75,6 +76,7 @@ class Rule(ABC, Generic[Subject]):
             depth=depth,
             evidence=evidence,
             proof=proof,
+            avoid=avoid,
         )
 
     @classmethod

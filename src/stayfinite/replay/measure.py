@@ -187,9 +187,9 @@ def first_bad_index(tensor: torch.Tensor) -> tuple[int, ...]:
 def bad_samples(tensor: torch.Tensor, batch_size: int | None) -> tuple[int, ...]:
     """Which samples hold bad values, where the first dimension is the batch.
 
-    One that is a multiple of it says nothing: steps of each sample, or two views of the batch one after the other.
+    A multiple of it says nothing: steps of each sample, two views of the batch, 8732 anchors of one image.
     """
-    if not batch_size or tensor.dim() == 0 or tensor.shape[0] != batch_size:
+    if not batch_size or tensor.dim() == 0 or tensor.shape[0] != batch_size or not tensor.numel():
         return ()
     rows = (~torch.isfinite(tensor)).reshape(batch_size, -1).any(1).nonzero().flatten()
     return tuple(int(row) for row in rows[:MAX_SAMPLES])

@@ -41,7 +41,7 @@ class ModuleStack:
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if not self._stack:
             self.roots.add(module)
-            first = next((a for a in args if isinstance(a, torch.Tensor) and shape_of(a)), None)
+            first = next((a for a in args if isinstance(a, torch.Tensor) and _of_samples(a)), None)
             # A loss module may be given heads, pairs or classes first; a model is given samples.
             if first is not None and (self._of_model is None or _has_parameters(module)):
                 self._of_model = int(first.shape[0])
@@ -86,6 +86,12 @@ class ModuleStack:
             self._paths[root] = paths
         inner = paths.get(id(here), type(here).__name__)
         return f"{type(root).__name__}.{inner}" if inner else type(root).__name__
+
+
+def _of_samples(tensor: torch.Tensor) -> bool:
+    """A single row of numbers (one observation of an environment) is no batch; a row of indices may be one."""
+    dims = len(shape_of(tensor))
+    return dims > 1 or (dims == 1 and not tensor.is_floating_point())
 
 
 def _has_parameters(module: torch.nn.Module) -> bool:

@@ -89,7 +89,7 @@ def _birth(birth: Birth) -> Iterator[Text]:
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:
         first = f", first at {list(birth.first_index)}" if birth.first_index else ""
-        samples = f", samples {', '.join(map(str, birth.samples[:8]))}" if birth.samples else ""
+        samples = f", samples {birth.listed_samples(8)}" if birth.samples else ""
         yield Text(
             f"         {_maker(birth)} {birth.nan} NaN and {birth.inf} Inf in {birth.numel} "
             f"{birth.dtype} values{first}{samples}"
@@ -202,7 +202,9 @@ def _findings(findings: Sequence[Finding], birth: Birth | None) -> Iterator[Text
     yield Text(f"Why      {first.code} {first.name}: {first.message}{_elsewhere(first, birth)}")
     yield Text(f"Do       {first.fix}", style="green")
     rule = find_rule(first.code)
-    popular = rule.section("The popular fix that does not work") if rule is not None else None
+    popular = first.avoid or (
+        rule.section("The popular fix that does not work") if rule is not None else None
+    )
     if popular:
         yield Text("Do not   " + popular.replace("\n", " "))
     for other in findings[1 : 1 + _OTHERS]:

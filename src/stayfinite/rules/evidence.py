@@ -10,6 +10,18 @@ from stayfinite.findings.mechanism.kind import Judged, Kind
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
+_RANDOM = (
+    "rand",
+    "randn",
+    "randint",
+    "uniform",
+    "normal",
+    "bernoulli",
+    "exponential",
+    "rand_like",
+    "randn_like",
+)
+
 
 class Told(TypedDict):
     """Evidence and place of a finding, as keyword arguments."""
@@ -69,6 +81,16 @@ def counted(number: float, what: str) -> str:
     """ "1 zero", "3 zeros"."""
     whole = int(number)
     return f"{whole} {what}" if whole == 1 else f"{whole} {what}s"
+
+
+def is_given(operand: Operand | None) -> bool:
+    """Nothing that is trained went into it: labels, targets, tables, what the script itself wrote."""
+    return (
+        operand is not None
+        and operand.provenance == "data"
+        and operand.origin != "random"
+        and operand.made_by(*_RANDOM, within=8) is None
+    )
 
 
 def span(operand: Operand | None) -> str:

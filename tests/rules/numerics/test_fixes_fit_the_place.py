@@ -187,3 +187,85 @@ def test_a_check_of_torch_is_no_guard_of_the_script(tmp_path: Path) -> None:
     causes = [f.cause for incident in incidents_of(source, tmp_path) for f in incident.findings]
     assert causes[0] == "DOMAIN_VIOLATION"
     assert "BLIND_GUARD" not in causes
+
+
+LABELS = {
+    "a target box of negative width": (
+        "target = torch.tensor([0.5, -0.2])\nk = nn.Parameter(torch.ones(2))\nsize = target * 4\n"
+        "loss = (k - size.sqrt()).square().sum()",
+        "no model computed them",
+        "learns from a sample",
+    ),
+    "a target ratio of the wrong sign": (
+        "size = torch.tensor([[0.8, -0.2], [0.1, 0.5]])\nk = nn.Parameter(torch.ones(2))\n"
+        "loss = (k - torch.log(size[:, 1] / 0.3)).abs().sum()",
+        "corners in order",
+        "learns from a sample",
+    ),
+    "a target without width": (
+        "size = torch.tensor([[0.2, 0.0], [0.1, 0.5]])\nk = nn.Parameter(torch.ones(2))\n"
+        "loss = (k - torch.log(size[:, 1] / torch.tensor([0.3, 0.3]))).abs().sum()",
+        "check sizes where the samples are made",
+        "the value that was given is 0",
+    ),
+    "a gain of a label of 300": (
+        "y = torch.tensor([300.0, 1.0])\nk = nn.Parameter(torch.ones(2))\nloss = (k * torch.pow(2, y)).sum()",
+        "no model computed them",
+        "out of scale",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_what_was_given_is_repaired_where_it_is_made(name: str, tmp_path: Path) -> None:
+    """No output is to be given another form, and no gradient is lost: the label is wrong."""
+    source, fix, avoid = LABELS[name]
+    found = explained(source, tmp_path)
+    assert fix in found.findings[0].fix, found
+    assert avoid in (found.findings[0].avoid or ""), found
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        "loss = nn.Parameter(torch.tensor([4.0, -0.2])).sqrt().sum()",
+        "loss = torch.log(nn.Parameter(torch.tensor([4.0, -0.2]))).sum()",
+        "loss = torch.pow(2, nn.Parameter(torch.tensor([300.0]))).sum()",
+        # rounding, not a label: the difference of two means
+        "x = torch.tensor([1e4, 1e4]) + 0.1\nk = nn.Parameter(torch.ones(1))\n"
+        "loss = (k * (torch.tensor([1.0]) - (x / x).mean() * 1.00001).sqrt()).sum()",
+    ],
+)
+def test_what_was_computed_keeps_the_advice_of_its_page(computed: str, tmp_path: Path) -> None:
+    found = explained(computed, tmp_path)
+    assert found.findings and found.findings[0].avoid is None, found
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        "r = torch.tensor([2.0])\nloss = (k * r.std()).sum()",
+        "loss = nn.BatchNorm1d(2)(torch.ones(1, 2) * k).sum()",
+    ],
+)
+def test_drop_last_is_for_a_short_last_batch(spread: str, tmp_path: Path) -> None:
+    """A rollout of one step has no DataLoader, and a set of one sample no other batch."""
+    found = explained("k = nn.Parameter(torch.ones(1))\n" + spread, tmp_path)
+    assert "if this is the short last batch of a DataLoader" in found.findings[0].fix, found
+
+
+@pytest.mark.parametrize("corner", [0.2, 0.4])
+def test_a_box_in_centre_and_size_is_a_difference_of_corners_too(corner: float, tmp_path: Path) -> None:
+    """The sum that its centre is made of is beside the difference, not before it."""
+    found = explained(
+        f"""
+        corners = torch.tensor([[{corner}, 0.1, 0.2, 0.5], [0.1, 0.1, 0.4, 0.6]])
+        priors = torch.full((4, 2), 0.3)
+        xy = corners[torch.tensor([0, 1, 1, 0])]
+        box = torch.cat([(xy[:, 2:] + xy[:, :2]) / 2, xy[:, 2:] - xy[:, :2]], 1)
+        k = nn.Parameter(torch.ones(4, 2))
+        loss = (k - torch.log(box[:, 2:] / priors) * 5).abs().mean()  #!
+        """,
+        tmp_path,
+    )
+    assert (found.findings[0].code, found.findings[0].line) == ("DAT014", found.marked[0]), found

@@ -95,6 +95,18 @@ def zeroed_by(operand: Operand, within: int = 8) -> Producer | None:
     return None
 
 
+def upstream_of(operand: Operand, producer: Producer) -> list[Producer]:
+    """What one of the operand's producers was itself made of: not its neighbours, which another branch was made of."""
+    known = {one.number: one for one in operand.producers}
+    found, waiting = dict[int, Producer](), list(producer.made_of)
+    while waiting:
+        number = waiting.pop()
+        if number in known and number not in found:
+            found[number] = known[number]
+            waiting.extend(known[number].made_of)
+    return list(found.values())
+
+
 def reaches(step: FailedStep, *names: str) -> bool:
     """Whether the path to the sink passes one of these ops."""
     ops = [path.op.removeprefix("aten.").split(".")[0].strip("_") for path in step.path]

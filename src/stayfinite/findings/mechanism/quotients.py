@@ -15,6 +15,7 @@ from stayfinite.findings.mechanism.operands import (
     exponent_of,
     is_energy,
     reaches,
+    upstream_of,
 )
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import EXPONENTIALS, Operand, Producer, TracedBirth
@@ -225,12 +226,8 @@ def _difference_of_columns(operand: Operand) -> bool:
     difference = operand.made_by("sub", within=3)
     if difference is None or isinstance(difference.scalars.get("other"), (int, float)):
         return False
-    before = [
-        producer.name
-        for producer in operand.producers
-        if producer.distance > difference.distance and not _in_other_units(producer)
-    ]
-    after = [producer.name for producer in operand.producers if producer.distance < difference.distance]
+    before = [p.name for p in upstream_of(operand, difference) if not _in_other_units(p)]
+    after = [p.name for p in operand.producers if difference in upstream_of(operand, p)]
     # What was cut at a border (a crop, the edge of an image) was moved and scaled before: still coordinates.
     legal = (*_RAW, *_RESCALED, *CLAMPS, "sub") if any(name in CLAMPS for name in before) else _RAW
     return all(name in legal for name in before) and all(name in _RESCALED for name in after)

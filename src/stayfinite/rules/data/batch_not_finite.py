@@ -19,6 +19,13 @@ _WHOLE_COLUMN = (
 )
 
 
+def _what(shown: Birth, word: str) -> str:
+    """What came in, as far as is known."""
+    if shown.op == "outside" and shown.call != shown.op:
+        return f"what {shown.call} was given"
+    return _WORDS.get(word, "a tensor from outside")
+
+
 class BatchNotFinite(Rule[FailedStep]):
     """The batch of the refused step holds NaN or Inf.
 
@@ -64,7 +71,7 @@ class BatchNotFinite(Rule[FailedStep]):
                 what, nan, inf = told_of.name, told_of.nan, told_of.inf
                 among, at = of_batch.numel, of_batch.samples
             else:
-                what = _WORDS.get(born.how.word, "a tensor from outside")
+                what = _what(shown, born.how.word)
                 nan, inf, among, at = shown.nan, shown.inf, shown.numel, shown.samples
             samples = f" in samples {list(at[:5])}{', ...' if len(at) > 5 else ''}" if at else ""
             columns = int(born.birth.fact("bad_columns"))

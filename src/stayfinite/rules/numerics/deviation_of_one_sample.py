@@ -10,6 +10,8 @@ from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import counted, judged, told, told_by_error
 
+_SHORT = "if this is the short last batch of a DataLoader, drop_last=True leaves it out"
+
 
 class DeviationOfOneSample(Rule[FailedStep]):
     """A standard deviation or variance was taken of a single value, which is NaN with the usual correction.
@@ -30,7 +32,7 @@ class DeviationOfOneSample(Rule[FailedStep]):
     `drop_last=True`.
 
     ## The popular fix that does not work
-    A larger eps in the denominator: NaN + eps is NaN.
+    A larger eps: what has no value has none with an eps added to it.
 
     ## References
     DLR-RM/stable-baselines3#325, DLR-RM/stable-baselines3#265
@@ -50,12 +52,14 @@ class DeviationOfOneSample(Rule[FailedStep]):
                     f"{behind(born.birth)} over {counted(born.how.count, 'value')} with correction "
                     f"{born.how.more['correction']}: the divisor n - 1 is not positive"
                 )
-                fix = "use unbiased=False, or drop_last=True in the DataLoader"
-            yield self.finding(message, fix=f"skip it when n < 2, or {fix}", **told(born, "n", "correction"))
+                fix = "use unbiased=False"
+            yield self.finding(
+                message, fix=f"skip it when n < 2, or {fix}; {_SHORT}", **told(born, "n", "correction")
+            )
         failure = subject.failure
         if failure is not None and "Expected more than 1 " in failure.text:
             yield self.finding(
                 "a normalisation layer was given one value per channel in training mode",
-                fix="set drop_last=True in the DataLoader, or use a norm over features (LayerNorm, GroupNorm)",
+                fix=f"{_SHORT}; where batches of one are meant, use a norm over features (LayerNorm, GroupNorm)",
                 **told_by_error(failure),
             )

@@ -10,7 +10,13 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import LARGEST
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import counted, judged, source_of, span, told
+from stayfinite.rules.evidence import counted, is_given, judged, source_of, span, told
+
+_GIVEN = (
+    "these values were given, and no model computed them: check labels and targets where the samples are made "
+    "(one of another scale, a placeholder such as 999), and repair or leave out the samples"
+)
+_HIDDEN = "a wider dtype or a clamp behind it: the step is finite then, and learns from a sample that is out of scale."
 
 
 class ExpOverflow(Rule[FailedStep]):
@@ -54,19 +60,27 @@ class ExpOverflow(Rule[FailedStep]):
             yield self.finding(
                 f"{birth.op} of {counted(born.how.count, 'value')} {beyond} {limit:.4g}, the limit of {birth.dtype}, "
                 f"in {source_of(operand)} ({span(operand)})",
-                fix=_fix(birth, operand, subject.narrows if birth == subject.births[0] else ()),
+                fix=_GIVEN
+                if is_given(operand)
+                else _fix(birth, operand, subject.narrows if birth == subject.births[0] else ()),
+                avoid=_HIDDEN if is_given(operand) else None,
                 **told(born, "limit", "beyond"),
             )
         for born in judged(subject, Kind.POWER_OVERFLOW):
             birth = born.birth
             base, exponent = birth.operand("self"), birth.operand("exponent")
+            tensors = [o for o in (base, exponent) if o is not None]
+            made_of_data = bool(tensors) and all(is_given(o) for o in tensors)
             given = [
                 f"{name} {span(o)}" for name, o in (("base", base), ("exponent", exponent)) if o is not None
             ]
             yield self.finding(
                 f"{birth.op} of finite numbers went beyond {birth.dtype} "
                 f"({'; '.join(given) or span(born.how.operand)})",
-                fix="bound the exponent, or work with the logarithm: exponent * log(base)",
+                fix=_GIVEN
+                if made_of_data
+                else "bound the exponent, or work with the logarithm: exponent * log(base)",
+                avoid=_HIDDEN if made_of_data else None,
                 **told(born, "exponent"),
             )
 

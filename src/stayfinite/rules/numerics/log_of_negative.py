@@ -8,7 +8,23 @@ from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import behind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.rules.evidence import counted, judged, only_an_error, source_of, span, told, told_by_error
+from stayfinite.rules.evidence import (
+    counted,
+    is_given,
+    judged,
+    only_an_error,
+    source_of,
+    span,
+    told,
+    told_by_error,
+)
+
+_LEARNT = "predict the logarithm itself, or make the input positive by its form: F.softplus(x) + 1e-6"
+_GIVEN = (
+    "these values were given, and no model computed them: check where the samples are made that sizes, counts and "
+    "targets are positive (a box has its corners in order), and repair or leave out the samples that are not"
+)
+_HIDDEN = "`abs` or `clamp` around it: the step is finite then, and learns from a sample that is wrong."
 
 
 class LogOfNegative(Rule[FailedStep]):
@@ -49,7 +65,8 @@ class LogOfNegative(Rule[FailedStep]):
             yield self.finding(
                 f"{behind(born.birth)} of {counted(born.how.count, 'value')} below its domain{among} of "
                 f"{source_of(operand)} ({span(operand)})",
-                fix="predict the logarithm itself, or make the input positive by its form: F.softplus(x) + 1e-6",
+                fix=_GIVEN if is_given(operand) else _LEARNT,
+                avoid=_HIDDEN if is_given(operand) else None,
                 **told(born, "outside", "boundary"),
             )
         failure = only_an_error(subject)

@@ -9,7 +9,7 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import SMALLEST, behind, rounded_maker
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, Producer
-from stayfinite.rules.evidence import counted, judged, source_of, span, told
+from stayfinite.rules.evidence import counted, is_given, judged, source_of, span, told
 
 _STABLE = {
     "softmax": "use F.log_softmax(logits, dim) instead of log(softmax(logits))",
@@ -31,6 +31,14 @@ _WEIGHTED = (
 _GIVEN = (
     "these values were given, and no model computed them: put a floor under them that healthy ones never reach "
     "(x.clamp_min(1e-6); for a distribution on [0, 1] x.clamp(1e-6, 1 - 1e-6)), or leave the samples out that are 0"
+)
+_NO_SIZE = (
+    "where it is a size (a box without width, a distance of nothing), no model computed it: check sizes where the "
+    "samples are made, and repair or leave out those that are 0"
+)
+_NOTHING_LEARNT = (
+    "a floor that rounds to 0 in the dtype (1e-8 in float16), or lower rates and clipping: the value that was given "
+    "is 0 in every step that reads it."
 )
 _SPREAD = (
     "this is the spread of something that does not vary in this batch (a constant column, a flag that is never set). "
@@ -93,6 +101,7 @@ class LogOfZero(Rule[FailedStep]):
             yield self.finding(
                 f"{op} of {what}{among} of {source_of(operand)} ({span(operand)})",
                 fix=_WEIGHTED if _is_weight(subject, operand) else _stable_form(operand),
+                avoid=_NOTHING_LEARNT if is_given(operand) else None,
                 **told(born, "boundary", "outside"),
             )
         for born in judged(subject, Kind.RATIO_INTO_LOG):
@@ -148,8 +157,12 @@ def _stable_form(operand: Operand | None) -> str:
         where = f" (line {quotient.line})" if quotient.line else ""
         return (
             f"the numerator of the division{where} is 0 there: where it is a count or a share that is also the factor "
-            "of this logarithm, torch.xlogy(y, y / mu) is 0 with it; elsewhere put a floor under it that healthy ones "
-            "never reach"
+            "of this logarithm, torch.xlogy(y, y / mu) is 0 with it; "
+            + (
+                _NO_SIZE
+                if is_given(operand)
+                else "elsewhere put a floor under it that healthy ones never reach"
+            )
         )
     if operand is not None and operand.dtype.startswith("complex"):
         return _COMPLEX

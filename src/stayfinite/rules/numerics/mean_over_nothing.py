@@ -31,7 +31,7 @@ class MeanOverNothing(Rule[FailedStep]):
     Filter samples that have no target, and take `sum() / count.clamp(min=1)` so that an empty set weighs nothing.
 
     ## The popular fix that does not work
-    Another dtype or batch size: a larger batch only makes the empty case rarer.
+    Another dtype or batch size: a larger batch makes the empty case rarer at best.
 
     ## References
     microsoft/LMOps#38

@@ -8,11 +8,26 @@ from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
-from stayfinite.rules.evidence import counted, judged, source_of, span, told
+from stayfinite.rules.evidence import counted, is_given, judged, source_of, span, told
 
 _EIGENVALUES = ("linalg_eigh", "linalg_eigvalsh")
 
 
+_MAY_ROUND_BELOW = (
+    "sub",
+    "rsub",
+    "mm",
+    "bmm",
+    "matmul",
+    "addmm",
+    "baddbmm",
+    "var",
+    "std",
+    "dot",
+    "conv2d",
+    "convolution",
+)
+_HIDDEN = "`abs` or `clamp` around it: the step is finite then, and learns from a sample of which the size is wrong."
 _LEFT_OUT = (
     "the loss is finite: what is NaN was left out of it by a comparison or a choice, and the gradient brings it back. "
     "Make the op safe where it is not used: torch.sqrt(x.clamp_min(1e-12)), or a double where"
@@ -57,6 +72,7 @@ class RootOfNegative(Rule[FailedStep]):
                 f"({span(operand)})"
                 + (": a power with a fractional exponent has no value there" if power else ""),
                 fix=_LEFT_OUT if _is_left_out(subject, born.birth) else _fix(operand, power=power),
+                avoid=_HIDDEN if _is_label(operand) else None,
                 **told(born, "outside", "negative_base", "exponent", "fractional"),
             )
 
@@ -66,11 +82,25 @@ def _is_left_out(step: FailedStep, birth: TracedBirth) -> bool:
     return step.trigger == "gradient" and birth.phase == "forward" and bool(birth.hidden_by)
 
 
+def _is_label(operand: Operand | None) -> bool:
+    """Given, and not the outcome of a subtraction or a decomposition, which may have rounded it below 0."""
+    return (
+        operand is not None
+        and is_given(operand)
+        and operand.made_by(*_MAY_ROUND_BELOW, *_EIGENVALUES, within=6) is None
+    )
+
+
 def _fix(operand: Operand | None, *, power: bool) -> str:
     if operand is not None and operand.made_by(*_EIGENVALUES, within=3) is not None:
         return (
             "eigenvalues of a matrix without full rank are 0, and by rounding a little less: put a floor under them "
             "(values.clamp_min(eps)), or add eps to the diagonal of the matrix"
+        )
+    if _is_label(operand):
+        return (
+            "these values were given, and no model computed them: a size, count or target that is negative is "
+            "wrong where the samples are made. Check them there, and repair or leave out the samples"
         )
     if power:
         return "make the base positive first: x.clamp_min(eps) ** p, or x.abs() ** p * x.sign()"
