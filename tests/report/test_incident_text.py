@@ -55,3 +55,8 @@ def test_popular_remedies_that_failed_alike_share_their_reason() -> None:
     assert said == [
         "Failed   larger-eps, clipping (still not finite at line 9); lower-rate (it raised ValueError)"
     ]
+
+
+def test_samples_that_are_not_listed_are_not_denied() -> None:
+    assert "samples 0, 1, 2, 3, 4, 5, 6, 7\n" in _said(replace(_BIRTH, samples=tuple(range(8)))) + "\n"
+    assert "samples 0, 1, 2, 3, 4, 5, 6, 7, ..." in _said(replace(_BIRTH, samples=tuple(range(9))))
