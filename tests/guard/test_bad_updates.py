@@ -365,3 +365,38 @@ def test_a_step_schedule_that_divides_by_zero_is_no_reason_to_lose_the_weights(t
             kept.append(bits(model=model, generators=False))
             guard.step(lambda x=x: model(x).square().mean())
     assert differing(bits(model=model, generators=False), kept[3]) == []
+
+
+# -- what a script finds after a refused update
+
+
+@pytest.mark.parametrize("expanded", [False, True], ids=["usual", "one number for all"])
+def test_gradients_of_a_refused_update_can_still_be_read(tmp_path: Path, expanded: bool) -> None:
+    """A norm or a histogram of `p.grad` after the step is usual."""
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = SGD([weight], 0.1, momentum=0.9)
+    guard = Guard(nn.ParameterList([weight]), optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    for number, x in enumerate(guard.watch([torch.tensor(v) for v in (1.0, NAN, 1.0)])):
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        if expanded:
+            weight.grad = torch.full((1,), float(x)).expand(3)
+        before = weight.detach().clone()
+        optimizer.step()
+        if number == 1:
+            assert torch.equal(weight, before)
+            assert weight.grad is not None and torch.equal(weight.grad, torch.zeros(3))
+    assert (guard.counters.applied, guard.counters.skipped) == (2, 1)
+
+
+def test_a_moment_that_was_bad_before_is_not_the_update_s(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = Adam([weight], 0.1)
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.state[weight]["exp_avg"][1] = NAN
+    guard = Guard(nn.ParameterList([weight]), optimizer, run_dir=tmp_path, quiet=True, locate=False)
+    with pytest.raises(
+        RunStopped, match=r"made 0 non-finite \(Adam\[0\].exp_avg held NaN or Inf before it\)"
+    ):
+        guard.step(lambda: weight.sum())

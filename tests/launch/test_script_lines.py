@@ -88,3 +88,25 @@ def test_refusals_are_one_counted_line_and_every_place_has_the_same_step_number(
     assert incident["step"] == 60 and incident["birth"] is not None
     assert [line["step"] for line in incident["history"]][-1] == 60
     assert "step 60: the loss is not finite" in said
+
+
+PAIR = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+encoder, decoder = nn.Linear(4, 4), nn.Linear(4, 1)
+first, second = torch.optim.Adam(encoder.parameters()), torch.optim.Adam(decoder.parameters())
+for i in range(20):
+    first.zero_grad(); second.zero_grad()
+    loss = decoder(encoder(torch.randn(8, 4))).mean() * (float("nan") if i > 2 else 1.0)
+    loss.backward()
+    first.step()
+    second.step()
+    print(i, sum(p.grad.norm().item() for p in decoder.parameters()))
+"""
+
+
+def test_two_optimizers_outside_of_a_loader_end_at_the_tenth_failure(tmp_path: Path) -> None:
+    said = shown(tmp_path, PAIR, "-m", "stayfinite", "run", "--no-prove", "--locate", "off")
+    assert "stopped at 10 failures in a row at step 12: the loss is nan" in said, said
+    assert "AttributeError" not in said and "step 13" not in said, said

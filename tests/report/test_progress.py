@@ -120,6 +120,25 @@ def a_tensor(name: str) -> TensorSummary:
             "the optimizer's update made Adam[w].exp_avg non-finite and was undone",
         ),
         (
+            {
+                "trigger": "parameter",
+                "bad_update": True,
+                "state": (StateTensor("optimizer state", "Adam[w].exp_avg", 1, 2, 4, before=True),),
+            },
+            "Adam[w].exp_avg held NaN or Inf before the optimizer's update, which was undone",
+        ),
+        (
+            {
+                "trigger": "parameter",
+                "bad_update": True,
+                "state": (
+                    StateTensor("parameter", "w", 1, 0, 4),
+                    StateTensor("optimizer state", "Adam[w].exp_avg", 1, 2, 4, before=True),
+                ),
+            },
+            "the optimizer's update made w non-finite (Adam[w].exp_avg held NaN or Inf before it) and was undone",
+        ),
+        (
             {"trigger": "spike", "spikes": (SpikeFacts("loss", 900.0, 2.0),)},
             "a spike: loss 900, typically 2",
         ),

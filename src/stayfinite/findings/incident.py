@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,11 @@ SCHEMA = 1
 
 TRIGGERS = ("loss", "gradient", "parameter", "spike", "exception")
 ACTIONS = ("skip", "rollback", "lower-lr", "stop", "none")
+
+
+def listed_samples(samples: Sequence[object], most: int) -> str:
+    """ "3, 17"; of more than `most`, the first ones "and more"."""
+    return ", ".join(map(str, samples[:most])) + (" and more" if len(samples) > most else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +97,6 @@ class Birth:
     dtype: str
     samples: tuple[int, ...] = ()
     inputs: tuple[TensorSummary, ...] = ()
-
-    def listed_samples(self, most: int) -> str:
-        """ "3, 17"; of more than `most`, the first ones "and more"."""
-        return ", ".join(map(str, self.samples[:most])) + (" and more" if len(self.samples) > most else "")
 
     def to_json(self) -> dict[str, Json]:
         return fields_of(self) | {"inputs": [tensor.to_json() for tensor in self.inputs]}

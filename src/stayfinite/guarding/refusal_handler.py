@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.hooks.interrupts import interrupts_pass
 from stayfinite.recover import Action, RunStopped
 from stayfinite.recover.ranks import RankLost, joined, packed
+from stayfinite.recover.recovery import clear_gradients
 from stayfinite.report.refusal import sentence
 from stayfinite.watch.finite import peak, tensors_in
 from stayfinite.watch.verdict import StepVerdict
@@ -53,8 +55,7 @@ class RefusalHandler:
     def back_off(self, outcome: Outcome) -> StepResult:
         """The scaler skips and halves its scale. Only buffers gone bad are mended."""
         self._put_back_bad_buffers()
-        for optimizer in outcome.attempt.group:
-            optimizer.zero_grad(set_to_none=True)
+        clear_gradients(outcome.attempt.group)
         self._owner.window = None
         return self.backed_off(outcome)
 
@@ -128,7 +129,14 @@ class RefusalHandler:
         self._recovery.undo(attempt.group, update_was_made=attempt.made)
         self._owner.put_back_random_numbers(self._recovery.transaction.rng, attempt.window)
         self._owner.window = None
-        return refused
+        return self._told_apart(refused) if refused.bad_update else refused
+
+    def _told_apart(self, refused: FailedStep) -> FailedStep:
+        """The update is undone: what is still bad was so before it."""
+        before = {bad.name for _, bad in self._run.health.bad()}
+        return replace(
+            refused, state=tuple(replace(held, before=held.name in before) for held in refused.state)
+        )
 
     def update_scale(self, update: Callable[[], None], *, forced: bool) -> None:
         """The loop's own call of scaler.update(); `forced`: to a scale of its own."""

@@ -106,7 +106,7 @@ class ScriptTraining:
             number = max(self.refused, counts.skipped)
             refused = "1 update was" if number == 1 else f"{number} updates were"
             yield (
-                f"{refused} not applied{'; the weights are finite' if weights_are_finite else ''}. "
+                f"{refused} not applied{'; the trained weights are finite' if weights_are_finite else ''}. "
                 f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}."
             )
         if self.beside is not None:

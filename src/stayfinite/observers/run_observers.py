@@ -164,12 +164,18 @@ class RunObservers:
             enormous = [
                 (name, size) for name, _, size in sizes if name in weights and _ENORMOUS < size < math.inf
             ]
+            negative = list(_negative_variances(module, dict(items)))
         if self.replicas is not None:
             self.replicas.loaded(module, state)
         self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
         self.module_loads.append(
             LoadEvent(
-                "module", here(), self.history.step, nonfinite=tuple(bad[:16]), enormous=tuple(enormous[:16])
+                "module",
+                here(),
+                self.history.step,
+                nonfinite=tuple(bad[:16]),
+                enormous=tuple(enormous[:16]),
+                negative=tuple(negative[:16]),
             )
         )
         return result
@@ -216,6 +222,17 @@ class RunObservers:
     def _replicas(self) -> tuple[ReplicaFacts, ...]:
         traced = self.replicas.facts(living_models()) if self.replicas is not None else ()
         return traced or self.optimizers.replicas.facts()
+
+
+def _negative_variances(module: torch.nn.Module, state: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Running variances that were loaded of which an evaluation takes the root of a negative number."""
+    for prefix, part in module.named_modules():
+        name = f"{prefix}.running_var" if prefix else "running_var"
+        value, eps = state.get(name), getattr(part, "eps", 0.0)
+        if isinstance(value, torch.Tensor) and measurable(value) and isinstance(eps, float):
+            lowest = float(value.min())
+            if lowest < -eps:
+                yield name, lowest
 
 
 def _is_mask(name: str, buffer: torch.Tensor) -> bool:

@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.text import Text
 
 from stayfinite.findings import Birth, Finding, Incident, PathStep, TensorSummary, find_rule
+from stayfinite.findings.incident import listed_samples
 from stayfinite.report.terminal import console
 from stayfinite.report.text import as_typed
 
 _AROUND = 2  # lines of source before and after the one that is marked
-_INPUTS, _STEPS, _OTHERS = 4, 6, 2
+_INPUTS, _STEPS, _OTHERS = 5, 6, 2  # a batch norm in evaluation reads five
 _CHANGED_SHOWN = 8
 _CAME_IN = ("outside", "aten.lift_fresh.default")
 _ARRIVED = {
@@ -89,7 +90,7 @@ def _birth(birth: Birth) -> Iterator[Text]:
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:
         first = f", first at {list(birth.first_index)}" if birth.first_index else ""
-        samples = f", samples {birth.listed_samples(8)}" if birth.samples else ""
+        samples = f", samples {listed_samples(birth.samples, 8)}" if birth.samples else ""
         yield Text(
             f"         {_maker(birth)} {birth.nan} NaN and {birth.inf} Inf in {birth.numel} "
             f"{birth.dtype} values{first}{samples}"

@@ -14,7 +14,7 @@ def sentence(step: FailedStep) -> str:
     where = f" on rank {step.rank}" if step.rank is not None else ""
     kept = [tensor.name for tensor in step.state]
     if step.bad_update:
-        return f"the optimizer's update made {listed(kept)} non-finite and was undone"
+        return _bad_update(step)
     if step.settings:
         return f"{step.settings[0]}, so no update was made with it"
     if step.trigger == "parameter" and not kept and step.scale is not None:
@@ -30,6 +30,15 @@ def sentence(step: FailedStep) -> str:
     if step.norm_overflowed:
         return f"the gradient norm overflowed although every gradient is finite{where}"
     return f"the gradient is not finite{where}: {listed(step.bad_gradients)}{_batch(step)}"
+
+
+def _bad_update(step: FailedStep) -> str:
+    made = [tensor.name for tensor in step.state if not tensor.before]
+    before = [tensor.name for tensor in step.state if tensor.before]
+    if before and not made:
+        return f"{listed(before)} held NaN or Inf before the optimizer's update, which was undone"
+    also = f" ({listed(before)} held NaN or Inf before it)" if before else ""
+    return f"the optimizer's update made {listed(made)} non-finite{also} and was undone"
 
 
 def cause_and_fix(incident: Incident | None) -> str:

@@ -1,5 +1,5 @@
 # causes: BAD_BATCH_SPIKE DATA_SCALE LABEL_INVALID
-"""One target is 1e30. The gradient of a smooth L1 loss is bounded, so the weights are well, but the losses are absurd."""
+"""One target is 1e30. The gradient of a smooth L1 loss is bounded: the weights are well, but the losses are absurd."""
 
 import torch
 from torch import nn

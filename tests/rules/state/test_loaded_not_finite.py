@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rules.watched import incidents_of
+from stayfinite.findings.ranking import explain
+from stayfinite.findings.subjects.failed_step import FailedStep
+from stayfinite.findings.subjects.run_record import LoadEvent, Place, RunRecord
 
 _RESUMED = """
     import copy
@@ -131,3 +134,77 @@ def test_a_finite_weight_of_absurd_size_is_the_file_s_and_no_rate_s(tmp_path: Pa
 
 def test_a_usual_weight_of_the_file_is_not_spoken_of(tmp_path: Path) -> None:
     assert incidents_of(_BIT.replace("SIZE", "40.0"), tmp_path) == []
+
+
+def test_a_norm_of_finite_gradients_overflows_because_of_the_file(tmp_path: Path) -> None:
+    place = Place("train.py", 7)
+    enormous = LoadEvent("module", place, 0, enormous=(("head.weight", 1e30),))
+    step = FailedStep(0, "backward", "gradient", RunRecord(loads=(enormous,)), norm_overflowed=True)
+    assert [finding.code for finding in explain(step)] == ["STA043", "RUN020"]
+    usual = FailedStep(
+        0, "backward", "gradient", RunRecord(loads=(LoadEvent("module", place, 0),)), norm_overflowed=True
+    )
+    assert [finding.code for finding in explain(usual)] == ["RUN020"]
+
+
+_HIDDEN = """
+    import copy
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 1))
+    saved = copy.deepcopy(net.state_dict())
+    saved["0.weight"][1, 0, 0, 0] = SIZE
+    net.load_state_dict(saved)  #!
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+    for i in range(3):
+        loss = net(torch.randn(4, 1, 8, 8)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+def test_a_weight_that_a_batch_norm_hides_is_the_cause_of_its_infinite_variance(tmp_path: Path) -> None:
+    findings = incidents_of(_HIDDEN.replace("SIZE", "1e38"), tmp_path)[0].findings
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    first = findings[0]
+    assert first.code == "STA043" and first.line is not None and "#!" in lines[first.line - 1]
+    assert "DAT011" not in {finding.code for finding in findings}, "a running mean is no input"
+    assert incidents_of(_HIDDEN.replace("SIZE", "0.3"), tmp_path) == []
+
+
+def test_a_negative_variance_of_the_file_is_told_although_only_the_evaluation_met_it(tmp_path: Path) -> None:
+    script = _STATISTICS.replace('float("nan")', "-5.0")
+    first = incidents_of(script, tmp_path)[0].findings[0]
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    assert first.code == "STA045" and "of -5 in 1.running_var" in first.message
+    assert first.line is not None and "#!" in lines[first.line - 1]
+    assert incidents_of(_STATISTICS.replace('float("nan")', "0.0"), tmp_path) == []
+
+
+_TEACHER = """
+    import copy
+    torch.manual_seed(0)
+    def made():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    teacher, student = made().eval(), made()
+    saved = copy.deepcopy(teacher.state_dict())
+    saved["1.running_var"][1] = VALUE
+    FILE
+    opt = torch.optim.SGD(student.parameters(), 0.01)
+    for i in range(3):
+        x = torch.randn(8, 4)
+        with torch.no_grad():
+            wanted = teacher(x)
+        loss = F.mse_loss(student(x), wanted)
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+def test_a_negative_variance_of_a_teacher_is_the_file_s_or_whoever_wrote_it(tmp_path: Path) -> None:
+    loaded = _TEACHER.replace("FILE", "teacher.load_state_dict(saved)")
+    incident = incidents_of(loaded.replace("VALUE", "-3.0"), tmp_path)[0]
+    assert [finding.code for finding in incident.findings][:2] == ["STA045", "NUM013"]
+    assert incident.birth is not None and "batch_norm" in incident.birth.op
+    written = _TEACHER.replace("FILE", "teacher[1].running_var.sub_(4.0)").replace("VALUE", "1.0")
+    first = incidents_of(written, tmp_path)[0].findings[0]
+    assert first.code == "NUM013" and "3 negative values in its running variance" in first.message
+    assert "running_var" in first.fix
+    assert incidents_of(loaded.replace("VALUE", "0.5"), tmp_path) == []

@@ -56,7 +56,9 @@ def root(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
         return None
     operand = birth.operand("self", "input") or (birth.operands[0] if birth.operands else None)
     count = 0
-    if birth.op in ("sqrt", "rsqrt", "lgamma", "digamma"):
+    if birth.op.startswith("native_batch_norm"):
+        operand, count = birth.operand("running_var"), int(birth.fact("outside"))
+    elif birth.op in ("sqrt", "rsqrt", "lgamma", "digamma"):
         default = operand.negatives if operand and birth.op in ("sqrt", "rsqrt") else 0
         count = int(birth.fact("outside")) if "outside" in birth.facts else default
     elif birth.op in _POWERS and birth.facts.get("fractional"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,9 @@ class RateChange:
     place: Place  # the last of them
 
 
+Sizes: TypeAlias = tuple[tuple[str, float], ...]  # by name
+
+
 @dataclass(frozen=True, slots=True)
 class LoadEvent:
     """load_state_dict of a model, optimizer, scheduler or scaler."""
@@ -127,9 +131,8 @@ class LoadEvent:
     base_before: float | None = None
     base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
-    enormous: tuple[
-        tuple[str, float], ...
-    ] = ()  # weights of the file beyond 1e15, with their largest magnitude
+    enormous: Sizes = ()  # weights of the file beyond 1e15, with their largest magnitude
+    negative: Sizes = ()  # running variances of the file below -eps, with the lowest value
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
     squares_lost: float = 0.0  # its second moments are 0 throughout though first ones reach so far
     mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps
@@ -200,6 +203,7 @@ class StateTensor:
     numel: int
     place: Place = Place()  # the line that wrote it, when traced
     dtype: str = ""
+    before: bool = False  # it was so before the update that was refused
 
 
 @dataclass(frozen=True, slots=True)

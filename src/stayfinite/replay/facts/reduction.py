@@ -59,6 +59,11 @@ def _batch_norm(call: Call) -> dict[str, Plain]:
     eps = call.number("eps")
     if eps is not None:
         facts["eps"] = eps
+    variance = call.tensor("running_var")
+    if variance is not None and not call.scalars.get(
+        "training", False
+    ):  # in training it is written, not read
+        facts["outside"] = count(variance + (eps or 0.0) < 0)
     return facts
 
 
@@ -129,6 +134,7 @@ TABLE: dict[str, Measurement] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_legit": _batch_norm,
     "native_batch_norm_legit_functional": _batch_norm,
+    "native_batch_norm_legit_no_training": _batch_norm,
     "scaled_dot_product_attention": _attention,
     "scaled_dot_product_attention_math": _attention,
     "scaled_dot_product_flash_attention": _attention,

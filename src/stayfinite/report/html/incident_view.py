@@ -7,6 +7,7 @@ import re
 import shlex
 
 from stayfinite.findings import Json
+from stayfinite.findings.incident import listed_samples
 from stayfinite.report.html import charts
 from stayfinite.report.html.incident_rows import (
     FindingView,
@@ -137,7 +138,7 @@ class IncidentView:
             return ""
         index, samples = items(self.birth, "first_index"), items(self.birth, "samples")
         first = f", the first at [{', '.join(map(str, index[:8]))}]" if index else ""
-        listed = ", ".join(str(sample) for sample in samples[:8]) + (" and more" if len(samples) > 8 else "")
+        listed = listed_samples(samples, 8)
         which = f"; samples of the batch: {listed}" if samples else ""
         nan, inf = whole(self.birth, "nan") or 0, whole(self.birth, "inf") or 0
         values = count(numel, f"{text(self.birth, 'dtype')} value")

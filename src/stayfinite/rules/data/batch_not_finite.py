@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stayfinite.findings import Birth, Depth, Finding, Rule, Severity
+from stayfinite.findings.incident import listed_samples
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand
@@ -73,7 +74,7 @@ class BatchNotFinite(Rule[FailedStep]):
             else:
                 what = _what(shown, born.how.word)
                 nan, inf, among, at = shown.nan, shown.inf, shown.numel, shown.samples
-            samples = f" in samples {list(at[:5])}{', ...' if len(at) > 5 else ''}" if at else ""
+            samples = f" in samples [{listed_samples(at, 5)}]" if at else ""
             columns = int(born.birth.fact("bad_columns"))
             if columns:
                 samples = f": {columns} of {int(born.birth.fact('columns'))} columns are NaN in every sample"

@@ -15,6 +15,7 @@ from stayfinite.rules.evidence import judged, tensors
 
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE, _JUMP = 200.0, 100.0
+_STATISTICS = ("running_mean", "running_var")  # of earlier batches: no input
 _MASKS = ("masked_fill", "where", "triu", "tril")
 _FILL_VALUE = 3.4028e38
 _FILL = ": the largest number of float32, which many files hold where a value is missing"
@@ -92,13 +93,21 @@ def _largest_input(step: FailedStep) -> tuple[float, Operand | None]:
 def _data_operand(birth: TracedBirth) -> Operand | None:
     """An operand (or saved input) that is data: nothing that is trained went into it."""
     seen = birth.saved if birth.phase == "backward" else birth.operands
-    found = [o for o in seen if o.provenance == "data" and not o.in_backward and not _is_mask(o)]
+    found = [
+        o
+        for o in seen
+        if o.provenance == "data"
+        and not o.in_backward
+        and not _is_mask(o)
+        and o.summary.name not in _STATISTICS
+    ]
     return max(found, key=lambda o: o.absmax or 0.0, default=None)
 
 
 def _raw_upstream(birth: TracedBirth) -> float:
     """The largest magnitude upstream that nothing trained went into."""
-    upstream = (p for o in birth.operands if not _is_mask(o) and not o.in_backward for p in o.producers)
+    seen = (o for o in birth.operands if o.summary.name not in _STATISTICS)
+    upstream = (p for o in seen if not _is_mask(o) and not o.in_backward for p in o.producers)
     return max((p.absmax or 0.0 for p in upstream if not p.learnt and p.name not in _MASKS), default=0.0)
 
 

@@ -34,11 +34,18 @@ _LEFT_OUT = (
 )
 
 
+_STATISTIC = (
+    "find out what wrote a negative running_var (a load, an average of models, arithmetic on buffers); "
+    "reset_running_stats() and some training batches give a sound one"
+)
+
+
 class RootOfNegative(Rule[FailedStep]):
     """A square root or fractional power was taken of a negative number.
 
     ## What it finds
-    sqrt, rsqrt and powers with a fractional exponent whose base is negative, and acosh below 1.
+    sqrt, rsqrt and powers with a fractional exponent whose base is negative, acosh below 1, and a batch norm in
+    evaluation whose running variance is negative.
 
     ## Why it is bad
     The result is NaN. The value under a root is a squared distance, a variance or a discriminant; negative means
@@ -67,11 +74,19 @@ class RootOfNegative(Rule[FailedStep]):
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.ROOT_OF_NEGATIVE):
             operand, power = born.how.operand, born.birth.op in ("pow", "float_power")
+            statistic = born.birth.op.startswith("native_batch_norm")
             yield self.finding(
-                f"{born.birth.op} of {counted(born.how.count, 'negative value')} in {source_of(operand)} "
+                f"a batch norm in evaluation took the root of {counted(born.how.count, 'negative value')} in "
+                f"its running variance, {source_of(operand)} ({span(operand)})"
+                if statistic
+                else f"{born.birth.op} of {counted(born.how.count, 'negative value')} in {source_of(operand)} "
                 f"({span(operand)})"
                 + (": a power with a fractional exponent has no value there" if power else ""),
-                fix=_LEFT_OUT if _is_left_out(subject, born.birth) else _fix(operand, power=power),
+                fix=_STATISTIC
+                if statistic
+                else _LEFT_OUT
+                if _is_left_out(subject, born.birth)
+                else _fix(operand, power=power),
                 avoid=_HIDDEN if _is_label(operand) else None,
                 **told(born, "outside", "negative_base", "exponent", "fractional"),
             )

@@ -14,7 +14,7 @@ class LoadedEnormous(Rule[FailedStep]):
 
     ## What it finds
     `load_state_dict` of a model with a weight beyond 1e15, in a run that then fails where values are too large: an
-    overflow, an exponential, a norm.
+    overflow, an exponential, a norm of finite gradients, a running variance.
 
     ## Why it is bad
     Such a weight is finite, so checks for NaN and Inf pass it. Its product with an ordinary activation leaves float32
@@ -37,10 +37,13 @@ class LoadedEnormous(Rule[FailedStep]):
     name = "loaded-enormous"
     cause = "CHECKPOINT_CORRUPT"
     severity = Severity.ERROR
-    more_specific_than = ("STA027", "RUN010", "RUN001", "RUN019", "NUM025", "NUM021", "NUM016", "DAT011")
+    more_specific_than = (
+        "STA011", "STA027", "RUN010", "RUN001", "RUN019", "RUN020", "NUM025", "NUM021", "NUM016", "DAT011",
+    )  # fmt: skip
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
-        if not subject.judged or subject.judged[0].how.kind not in DEPENDS_ON_SIZE:
+        too_large = bool(subject.judged) and subject.judged[0].how.kind in DEPENDS_ON_SIZE
+        if not (too_large or subject.norm_overflowed):
             return
         for load in subject.run.loads:
             if not load.enormous:

@@ -52,8 +52,8 @@ class UpdateNotFinite(Rule[FailedStep]):
                 fix=_FIX,
                 **told(born, "denominator_zeros", "zero_divisors"),
             )
-        bad = [t for t in subject.state if t.owner in ("parameter", "optimizer state")]
-        if not subject.bad_update or subject.births:
+        bad = [t for t in subject.state if t.owner in ("parameter", "optimizer state") and not t.before]
+        if not subject.bad_update or subject.births or (subject.state and not bad):
             return
         half = any(tensor.dtype in ("float16", "bfloat16") for tensor in bad)
         norm = f" (norm {subject.grad_norm:.3g})" if subject.grad_norm is not None else ""
