@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.hooks.interrupts import interrupts_pass
+from stayfinite.observers.history import here
 from stayfinite.recover import Action, RunStopped
 from stayfinite.recover.ranks import RankLost, joined, packed
 from stayfinite.report.refusal import sentence
@@ -155,7 +157,7 @@ class RefusalHandler:
         culprits = self._culprits(outcome) if not verdict.norm_is_finite else []
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
             verdict.bad_components = run.ranks.union(verdict.bad_components)
-        return facts.gather(
+        step = facts.gather(
             self._reporter.step,
             trouble,
             outcome.attempt,
@@ -165,6 +167,7 @@ class RefusalHandler:
             jumps,
             culprits,
         )
+        return replace(step, asked=here())
 
     def _culprits(self, outcome: Outcome) -> list[str]:
         """The gradients that are bad; where the ranks have not averaged theirs, perhaps those of another one."""
@@ -232,6 +235,8 @@ class RefusalHandler:
             action,
             applied=False,
             what=what,
+            who=who,
+            rate=attempt.rate,
         )
         return Refusal(refused, attempt, action, what, result, first)
 
@@ -284,6 +289,11 @@ class RefusalHandler:
         """End the run with a clean checkpoint and a message that says what to do next."""
         saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
         message = self._reporter.of_the_end(
-            ladder.reason_to_stop(), why, ladder.counters, saved, stuck=ladder.is_stuck
+            ladder.reason_to_stop(),
+            why,
+            ladder.counters,
+            saved,
+            stuck=ladder.is_stuck,
+            as_it_is=not self._maintenance.went_back,
         )
         raise RunStopped(message, str(saved) if saved else None)
