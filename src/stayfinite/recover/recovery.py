@@ -25,12 +25,6 @@ _MANY_UPDATES = 100
 _HALF_A_RUNG = 0.5
 
 
-def clear_gradients(optimizers: Sequence[Optimizer]) -> None:
-    """Of a refused update. Zeros, and not None: scripts read `p.grad` after the step, for a norm or a histogram."""
-    for optimizer in optimizers:
-        optimizer.zero_grad(set_to_none=False)
-
-
 class Recovery:
     """What a guard has at hand to undo a step and to bring a run back."""
 
@@ -68,7 +62,8 @@ class Recovery:
         if update_was_made:
             self.transaction.undo_update(optimizers)
         self.transaction.undo(restore_rng=False)
-        clear_gradients(optimizers)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     @interrupts_wait()
     def lower_rates(self) -> str:
