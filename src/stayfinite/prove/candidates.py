@@ -139,6 +139,8 @@ class Candidates:
             and following is not None
             and result.error is None
             and fails_elsewhere(following, stage)
+            # a stage of which every batch was left out has cured nothing that another remedy could go on from
+            and not (one.remedy.leaves_steps_out and following.step.step <= stage.step.step)
             and (one.edits or one.remedy.only_wider)
         ):
             following.texts, following.remedies, following.distortion = texts, names, moved

@@ -51,7 +51,7 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
         at = judged[0].birth.birth.line if judged else None
         again = "still" if at == line or at is None else "now"
         later = result.failures[0].step - stage.step.step
-        when = f", {later} steps later" if later > 0 else ""
+        when = f", {later} step{'s' * (later > 1)} later" if later > 0 else ""
         return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
     if result.left_bad:
         return f"every step is finite, but {result.left_bad[0]} is not any more"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from stayfinite.replay.sites import in_fetch
 
 _PRODUCERS_BACK = 5
 _PRODUCERS_KEPT = 12
+_WALKED = 20_000
+_LARGE_GIVEN = 1e6
 _OPERANDS_KEPT = 8
 
 
@@ -183,6 +187,7 @@ def gather(
         facts={
             **facts.measure(op.bare, facts.Call(tensors, scalars, output, made_by)),
             **_chosen(running, output),
+            **(_largest_given(entry, journal) if transition == "finite->inf" else {}),
         },
         autocast=entry.autocast,
         float32=in_float32(running) if output is not None and output.dtype in HALF else None,
@@ -190,6 +195,34 @@ def gather(
         forward_op=forward.op.name if forward is not None and forward.op is not None else None,
         saved=tuple(operand(name, tensor, journal.writer(tensor), journal) for name, tensor in saved.items()),
     )
+
+
+def _largest_given(entry: Entry, journal: OpJournal) -> dict[str, Plain]:
+    """The largest finite number that came in from outside and went into this value, however many ops ago: a reward
+    that a loop discounts, a target that is scaled before it meets the output."""
+    waiting, seen = list(entry.parents), set[int]()
+    best: Entry | None = None
+    while waiting and len(seen) < _WALKED:
+        number = waiting.pop()
+        one = journal.get(number)
+        if one is None or number in seen:
+            continue
+        seen.add(number)
+        waiting.extend(one.parents)
+        made_here = one.op is not None and one.op.bare != "lift_fresh"
+        if (
+            one.parents
+            or one.learnt
+            or made_here
+            or one.origin in ("parameter", "buffer", "state", "gradient")
+        ):
+            continue
+        if math.isfinite(one.absmax) and (best is None or one.absmax > best.absmax):
+            best = one
+    if best is None or best.absmax < _LARGE_GIVEN:
+        return {}
+    at = f"{Path(best.site.file).name}:{best.site.line}" if best.site is not None else "an unknown line"
+    return {"given_absmax": best.absmax, "given_at": at}
 
 
 def _chosen(running: Running, output: torch.Tensor | None) -> dict[str, Plain]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rules.traced import explained
 
 SKIP_CONNECTION = """
@@ -56,3 +58,32 @@ def test_the_largest_float32_is_a_value_that_is_missing(tmp_path: Path) -> None:
     first = found.findings[0]
     assert (first.code, first.cause) == ("DAT011", "DATA_SCALE"), str(found)
     assert first.line in found.marked and "the largest number of float32" in first.message
+
+
+@pytest.mark.parametrize(("reward", "found_so"), [("1e25", True), ("1.0", False)])
+def test_a_reward_that_a_loop_discounts_is_found_where_it_was_given(
+    reward: str, found_so: bool, tmp_path: Path
+) -> None:
+    """The returns are made of values that the model computed and of what the environment gave, many ops ago."""
+    found = explained(
+        f"""
+        import numpy as np
+        value, states = nn.Linear(2, 1), torch.ones(12, 2)
+        given = np.ones(12, dtype=np.float32)
+        given[7] = {reward}
+        rewards = torch.from_numpy(given)
+        with torch.no_grad():
+            values = value(states).squeeze(1)
+        returns, after = torch.zeros(12), torch.tensor(0.0)
+        for i in reversed(range(12)):
+            after = rewards[i] + 0.99 * after - values[i] * 0.5
+            returns[i] = after + values[i]
+        loss = (value(states).squeeze(1) - returns).pow(2).mean()  #!
+        """,
+        tmp_path,
+    )
+    assert ([f.code for f in found.findings][:1] == ["DAT011"]) is found_so, found
+    if found_so:
+        assert (found.findings[0].line, found.step.phase) == (found.marked[0], "forward")
+        assert "inputs up to 1e+25 (given at snippet.py:8)" in found.findings[0].message
+        assert "steps before" not in found.findings[0].message

@@ -208,6 +208,12 @@ LABELS = {
         "check sizes where the samples are made",
         "the value that was given is 0",
     ),
+    "a count of -999 is no scale": (
+        "counts = torch.tensor([3.0, -999.0])\nk = nn.Parameter(torch.ones(2))\n"
+        "loss = (torch.lgamma(counts + 1.0) * k).sum()",
+        "a placeholder such as -1 or -999",
+        "learns from a sample",
+    ),
     "a gain of a label of 300": (
         "y = torch.tensor([300.0, 1.0])\nk = nn.Parameter(torch.ones(2))\nloss = (k * torch.pow(2, y)).sum()",
         "no model computed them",

@@ -16,8 +16,16 @@ from stayfinite.rules.evidence import judged, tensors
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE, _JUMP = 200.0, 100.0
 _STATISTICS = ("running_mean", "running_var")  # of earlier batches: no input
+_AS_LARGE = 1e3
+_NORMALISE = (
+    "normalise the inputs (x.float() / 255, or by training statistics) and reject records out of range"
+)
+_AT_ITS_SOURCE = (
+    "look at where this value is made (a reward, a target, a placeholder for what is missing): clip or reject it "
+    "there, or scale what is given to the size of 1"
+)
 _MASKS = ("masked_fill", "where", "triu", "tril")
-_FILL_VALUE = 3.4028e38
+_FILL_VALUE, _ABOVE_FILL = 3.4028e38, 3.4029e38
 _FILL = ": the largest number of float32, which many files hold where a value is missing"
 
 
@@ -63,6 +71,8 @@ class InputOutOfScale(Rule[FailedStep]):
                 held, value = local, local.absmax or 0.0
             value = max(value, _raw_upstream(born.birth))
             jumped = typical is not None and value > _JUMP * typical
+            given = _given(born.birth, value)
+            value = max(value, given)
             if not jumped and (value < _LARGE or (born.birth.phase == "optimizer")):
                 continue
             if born.how.kind is Kind.HALF_OVERFLOW:
@@ -71,9 +81,14 @@ class InputOutOfScale(Rule[FailedStep]):
                 depth = Depth.RUN if absurd_rate(subject) else Depth.UPSTREAM
             yield self.finding(
                 f"{born.birth.op} overflowed on inputs up to {value:.3g}"
-                + (f", {value / typical:.1g} times those of the steps before" if jumped and typical else "")
-                + (_FILL if value >= _FILL_VALUE else ""),
-                fix="normalise the inputs (x.float() / 255, or by training statistics) and reject records out of range",
+                + (f" (given at {born.birth.facts.get('given_at')})" if given else "")
+                + (
+                    f", {value / typical:.1g} times those of the steps before"
+                    if jumped and typical and not given
+                    else ""
+                )
+                + (_FILL if _FILL_VALUE <= value < _ABOVE_FILL else ""),
+                fix=_AT_ITS_SOURCE if given else _NORMALISE,
                 evidence={"inputs": tensors(held), "input_absmax": value, "typical": typical},
                 depth=depth,
                 file=born.birth.birth.file,
@@ -109,6 +124,14 @@ def _raw_upstream(birth: TracedBirth) -> float:
     seen = (o for o in birth.operands if o.summary.name not in _STATISTICS)
     upstream = (p for o in seen if not _is_mask(o) and not o.in_backward for p in o.producers)
     return max((p.absmax or 0.0 for p in upstream if not p.learnt and p.name not in _MASKS), default=0.0)
+
+
+def _given(birth: TracedBirth, known: float) -> float:
+    """The largest number that came in and went into it, where it is about as large as what overflowed: then it is that
+    number, and no growth; 0 where what is known already says as much."""
+    given = birth.fact("given_absmax")
+    largest = max((o.absmax or 0.0 for o in birth.operands), default=0.0)
+    return given if given > known and largest / _AS_LARGE <= given <= largest * _AS_LARGE else 0.0
 
 
 def _is_mask(operand: Operand) -> bool:

@@ -11,6 +11,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import (
     counted,
     first_line,
+    is_given,
     judged,
     only_an_error,
     source_of,
@@ -29,6 +30,13 @@ _COMPLAINTS = (
     "Expected p_in >= 0",
     "contains either `inf`, `nan` or element < 0",
 )
+
+
+_GIVEN = (
+    "these values were given: check counts, labels and scales where the samples are made (a placeholder such as -1 or "
+    "-999), and repair or leave out the samples"
+)
+_HIDDEN = "a floor or `abs` around it: the step is finite then, and learns from a sample that is wrong."
 
 
 class ScaleNotPositive(Rule[FailedStep]):
@@ -65,9 +73,21 @@ class ScaleNotPositive(Rule[FailedStep]):
         for born in judged(subject, Kind.SCALE_NOT_POSITIVE):
             scale = born.how.operand
             zeros, negatives = (scale.summary.zeros, scale.negatives) if scale is not None else (0, 0)
+            what = (
+                f"{counted(zeros, 'zero')} and {counted(negatives, 'negative value')} in {source_of(scale)}"
+            )
+            if is_given(scale):
+                yield self.finding(
+                    f"{behind(born.birth)} of values that are not positive and that no model computed: {what} "
+                    f"({span(scale)})",
+                    fix=_GIVEN,
+                    avoid=_HIDDEN,
+                    cause="LABEL_INVALID",
+                    **told(born, "zero_divisors", "divisor_is", "boundary"),
+                )
+                continue
             yield self.finding(
-                f"{behind(born.birth)} with a scale that is not positive: {counted(zeros, 'zero')} and "
-                f"{counted(negatives, 'negative value')} in {source_of(scale)} ({span(scale)})",
+                f"{behind(born.birth)} with a scale that is not positive: {what} ({span(scale)})",
                 fix="give the scale a floor (F.softplus(h) + 1e-3) or bound its logarithm: log_std.clamp(-5, 2)",
                 **told(born, "zero_divisors", "divisor_is", "boundary"),
             )
