@@ -203,13 +203,14 @@ class RunReporter:
     def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None, *, stuck: bool) -> str:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next.
 
-        `stuck`: what failed has never had an update.
+        `stuck`: what failed has never had an update. Steps that are not counted here were those of an earlier training.
         """
         so_far, what = "", "A clean checkpoint"
-        if counts.applied == 0 and counts.skipped > 3:
+        others_trained = self.step > counts.applied + counts.skipped + counts.rolled_back
+        if counts.applied == 0 and counts.skipped > 3 and not others_trained:
             so_far = " No update could be applied at all: skipping cannot bring this run back."
             what = "The state that it began with"
-        elif stuck:
+        elif stuck or (counts.applied == 0 and counts.skipped > 3):
             so_far = " No update of that optimizer could be applied: skipping cannot bring this run back."
             what = "The state, in which the weights of that optimizer are as they began,"
         where = f"{what} is {saved}." if saved else "No clean checkpoint could be written."

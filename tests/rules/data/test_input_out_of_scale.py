@@ -56,3 +56,20 @@ def test_the_largest_float32_is_a_value_that_is_missing(tmp_path: Path) -> None:
     first = found.findings[0]
     assert (first.code, first.cause) == ("DAT011", "DATA_SCALE"), str(found)
     assert first.line in found.marked and "the largest number of float32" in first.message
+
+
+def test_the_fill_value_of_float32_is_no_other_number(tmp_path: Path) -> None:
+    told = []
+    for size, dtype in (("3.4028235e38", "float32"), ("1e200", "float64")):
+        found = explained(
+            f"""
+            x = torch.tensor([[1.0, {size}]] * 8, dtype=torch.{dtype})
+            w = nn.Parameter(torch.ones(2, 1, dtype=torch.{dtype}))
+            h = x @ w
+            loss = (h * h).mean()  #!
+            """,
+            tmp_path,
+        )
+        assert found.findings[0].code == "DAT011", found
+        told.append("largest number of float32" in found.findings[0].message)
+    assert told == [True, False]

@@ -15,9 +15,10 @@ from stayfinite.rules.evidence import judged, tensors
 
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE, _JUMP = 200.0, 100.0
+_NEAR = 100.0
 _STATISTICS = ("running_mean", "running_var")  # of earlier batches: no input
 _MASKS = ("masked_fill", "where", "triu", "tril")
-_FILL_VALUE = 3.4028e38
+_FILL_VALUE = (3.4028e38, 3.403e38)
 _FILL = ": the largest number of float32, which many files hold where a value is missing"
 
 
@@ -61,7 +62,9 @@ class InputOutOfScale(Rule[FailedStep]):
             local, value = _data_operand(born.birth), largest
             if local is not None and (local.absmax or 0.0) > value:
                 held, value = local, local.absmax or 0.0
-            value = max(value, _raw_upstream(born.birth))
+            upstream = _raw_upstream(born.birth)
+            if upstream > _NEAR * value:  # else it is the batch, rescaled on its way
+                value = upstream
             jumped = typical is not None and value > _JUMP * typical
             if not jumped and (value < _LARGE or (born.birth.phase == "optimizer")):
                 continue
@@ -72,7 +75,7 @@ class InputOutOfScale(Rule[FailedStep]):
             yield self.finding(
                 f"{born.birth.op} overflowed on inputs up to {value:.3g}"
                 + (f", {value / typical:.1g} times those of the steps before" if jumped and typical else "")
-                + (_FILL if value >= _FILL_VALUE else ""),
+                + (_FILL if _FILL_VALUE[0] <= value <= _FILL_VALUE[1] else ""),
                 fix="normalise the inputs (x.float() / 255, or by training statistics) and reject records out of range",
                 evidence={"inputs": tensors(held), "input_absmax": value, "typical": typical},
                 depth=depth,
