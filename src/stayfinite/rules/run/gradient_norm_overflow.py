@@ -56,8 +56,8 @@ class GradientNormOverflow(Rule[FailedStep]):
             + (f"; the batch holds values up to {inputs:.3g}" if from_data else ""),
             fix="normalise the inputs, or leave such batches out"
             if from_data
-            else "find out what makes the gradient this large: inputs out of scale, a sum instead of a mean, a division "
-            "by next to nothing",
+            else "find out what makes the gradient this large: inputs out of scale, a sum instead of a mean, a "
+            "division by next to nothing",
             evidence={"parameter": name, "largest_gradient": size, "largest_input": inputs},
             cause="DATA_SCALE" if from_data else None,
             file=born.file if born is not None else None,
