@@ -214,14 +214,15 @@ class RunReporter:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next.
 
         `stuck`: what failed has never had an update. `as_it_is`: what was saved is the state that the steps have made,
-        and no earlier one.
+        and no earlier one. Steps that are not counted here were those of an earlier training.
         """
         far = max(self._history.whole, key=lambda r: (r.applied and r.update_ratio) or 0.0, default=None)
         so_far, what = "", "A clean checkpoint"
-        if counts.applied == 0 and counts.skipped > 3:
+        others_trained = self.step > counts.applied + counts.skipped + counts.rolled_back
+        if counts.applied == 0 and counts.skipped > 3 and not others_trained:
             so_far = " No update could be applied at all: skipping cannot bring this run back."
             what = "The state that it began with"
-        elif stuck:
+        elif stuck or (counts.applied == 0 and counts.skipped > 3):
             so_far = " No update of that optimizer could be applied: skipping cannot bring this run back."
             what = "The state, in which the weights of that optimizer are as they began,"
         elif (

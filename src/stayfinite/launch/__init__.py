@@ -16,6 +16,7 @@ from stayfinite.launch import beginning, second_run
 from stayfinite.launch.beginning import Beginning
 from stayfinite.launch.on_ranks import is_torchrun, run_on_ranks, run_under_torchrun
 from stayfinite.launch.options import Options
+from stayfinite.launch.own_loads import without_its_own_loads
 from stayfinite.launch.rank_place import RankPlace
 from stayfinite.launch.records import write, write_end
 from stayfinite.launch.script import ScriptEnd, run_as_main
@@ -118,7 +119,11 @@ def _conclude(
         refused = session.training.refused_for
         located = second_run.on_the_same_course(found.incidents, refused)
         located = second_run.without_its_own_state(located, session.bad_state, refused)
-        return second_run.as_the_first_run_had_it(located, own), remarks
+        if refused:
+            located = without_its_own_loads(located, session.observers.load_events)
+        if located:
+            return second_run.as_the_first_run_had_it(located, own), remarks
+        found.reason = "the second run failed in what it had saved itself"
     if found.reason and not session.needs_second_run:
         _say(f"{found.reason}; nothing was located")
     reproduced = False if found.reached else None

@@ -33,7 +33,7 @@ class TracedBatch:
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         inputs = [tensor for held in self._tracer.follower.modules.inputs if (tensor := held()) is not None]
-        return self._given or [(f"batch[{i}]", tensor) for i, tensor in enumerate(inputs)]
+        return self._given or [("what a model was given", tensor) for tensor in inputs]
 
     def operands(self) -> tuple[Operand, ...]:
         """Its tensors as evidence."""

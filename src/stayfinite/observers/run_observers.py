@@ -204,7 +204,7 @@ class RunObservers:
             updates=self.optimizers.audits(),
             scalers=self.scalers.facts(),
             clips=self.clips.facts(),
-            loads=(*self.optimizers.load_events(), *self.schedulers.loads, *self.module_loads[-16:]),
+            loads=self.load_events,
             file_loads=tuple(self.files.loads),
             resumes=self.resumes.facts(),
             schedulers=self.schedulers.facts(),
@@ -214,6 +214,11 @@ class RunObservers:
         if run.complete:
             run = replace(run, averages=self.averages.facts(), replicas=self._replicas())
         return replace(step, run=run)
+
+    @property
+    def load_events(self) -> tuple[LoadEvent, ...]:
+        """What `load_state_dict` has brought so far."""
+        return (*self.optimizers.load_events(), *self.schedulers.loads, *self.module_loads[-16:])
 
     @property
     def _rounded(self) -> tuple[RoundedIntegers, ...]:

@@ -147,7 +147,10 @@ def birth_of(entry: Entry, output: torch.Tensor | None, batch_size: int | None) 
 def _has_samples(entry: Entry, tensor: torch.Tensor) -> bool:
     """Rows of weights, of moments, or of one sample, and channels of running statistics, are no samples."""
     statistics = entry.op is not None and entry.op.bare.endswith("batch_norm") and tensor.dim() == 1
-    return entry.phase != "optimizer" and not statistics and not in_fetch()
+    loaded = (
+        entry.op is None and entry.origin != "batch"
+    )  # a table, a file of weights: the batch tells for itself
+    return entry.phase != "optimizer" and not statistics and not loaded and not in_fetch()
 
 
 def gather(

@@ -87,3 +87,20 @@ def test_a_reward_that_a_loop_discounts_is_found_where_it_was_given(
         assert (found.findings[0].line, found.step.phase) == (found.marked[0], "forward")
         assert "inputs up to 1e+25 (given at snippet.py:8)" in found.findings[0].message
         assert "steps before" not in found.findings[0].message
+
+
+def test_the_fill_value_of_float32_is_no_other_number(tmp_path: Path) -> None:
+    told = []
+    for size, dtype in (("3.4028235e38", "float32"), ("1e200", "float64")):
+        found = explained(
+            f"""
+            x = torch.tensor([[1.0, {size}]] * 8, dtype=torch.{dtype})
+            w = nn.Parameter(torch.ones(2, 1, dtype=torch.{dtype}))
+            h = x @ w
+            loss = (h * h).mean()  #!
+            """,
+            tmp_path,
+        )
+        assert found.findings[0].code == "DAT011", found
+        told.append("largest number of float32" in found.findings[0].message)
+    assert told == [True, False]

@@ -15,6 +15,7 @@ from stayfinite.rules.evidence import judged, tensors
 
 # Above this a zero-mean, unit-variance input is out of the question; 255 is the common case of raw pixels.
 _LARGE, _JUMP = 200.0, 100.0
+_NEAR = 100.0
 _STATISTICS = ("running_mean", "running_var")  # of earlier batches: no input
 _AS_LARGE = 1e3
 _NORMALISE = (
@@ -69,7 +70,9 @@ class InputOutOfScale(Rule[FailedStep]):
             local, value = _data_operand(born.birth), largest
             if local is not None and (local.absmax or 0.0) > value:
                 held, value = local, local.absmax or 0.0
-            value = max(value, _raw_upstream(born.birth))
+            upstream = _raw_upstream(born.birth)
+            if upstream > _NEAR * value:  # else it is the batch, rescaled on its way
+                value = upstream
             jumped = typical is not None and value > _JUMP * typical
             given = _given(born.birth, value)
             value = max(value, given)

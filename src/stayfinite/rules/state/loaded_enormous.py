@@ -46,7 +46,7 @@ class LoadedEnormous(Rule[FailedStep]):
         if not (too_large or subject.norm_overflowed):
             return
         for load in subject.run.loads:
-            if not load.enormous:
+            if not load.enormous or load.step > subject.step:
                 continue
             name, size = max(load.enormous, key=lambda held: held[1])
             others = len(load.enormous) - 1

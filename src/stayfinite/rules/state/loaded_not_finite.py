@@ -40,8 +40,8 @@ class LoadedNotFinite(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for load in subject.run.loads:
-            if not load.nonfinite or not (subject.births or subject.state):
-                continue
+            if not load.nonfinite or not (subject.births or subject.state) or load.step > subject.step:
+                continue  # what is loaded after the failure is no cause of it
             moments = load.kind == "optimizer"  # the weights are another load's
             shown = ", ".join(load.nonfinite[:3]) + (", ..." if len(load.nonfinite) > 3 else "")
             yield self.finding(
