@@ -105,7 +105,7 @@ def a_tensor(name: str) -> TensorSummary:
         ),
         (
             {"trigger": "gradient", "norm_overflowed": True},
-            "the gradient norm overflowed although every gradient",
+            "the sum of the squared gradients is beyond float32",
         ),
         (
             {"trigger": "parameter", "state": (StateTensor("average", "ema.w", 1, 2, 4),)},

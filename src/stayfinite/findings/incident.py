@@ -142,6 +142,7 @@ class Incident:
     action: str = "none"
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
+    whole_run: bool = False  # no step failed: it is what a finished run shows, and `step` is how many it made
     growth: dict[str, Json] = field(default_factory=dict)  # by depth and by time, where the trace shows it
     not_located: str = ""  # why the place where it began is not known
     blame: str | None = None  # data, state, both, flaky; None: not examined
@@ -179,6 +180,7 @@ class Incident:
             "patch": self.patch,
             "test": self.test,
             "standalone": self.standalone,
+            **({"whole_run": True} if self.whole_run else {}),
             **({"patched_by": self.patched_by} if self.patched_by else {}),
             **({"blame_remark": self.blame_remark} if self.blame_remark else {}),
             **({"proof_remark": self.proof_remark} if self.proof_remark else {}),

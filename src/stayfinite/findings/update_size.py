@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.findings.subjects.run_record import Place, StepRecord
 
 MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
 USUAL_UPDATE = 1e-3  # of the size of the weights
 _USUAL_RATE = 1e-3  # where the update itself could not be measured
+_LEAST_RATE = 1e-8  # that anybody trains with
 _RECENT = 16
 _ABSURD = 1.0
-_RUINED = 1e6  # times the loss before
+# how far an update went, how high the loss is ever since, and how many losses show that: one may be an outlier
+_HARDLY_ANY = 1e-2  # a loss may begin at next to nothing: that of standardised advantages
+_RUINS = ((MANY_TIMES, 1e6, 3), (MANY_TIMES, 10.0, 8), (2.0, 1e3, 8))
 STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
-_LASTING = 3  # losses after it: one may be an outlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +31,40 @@ class Ruin:
     moved: float  # times the size of the weights
     before: float
     after: float
+    stepped: Place
 
 
 def ruin(history: Sequence[StepRecord]) -> Ruin | None:
-    """The update that ruined a finished run: far too large, and the loss a million times as high ever since."""
-    losses = [abs(r.loss) if r.loss is not None and math.isfinite(r.loss) else None for r in history]
+    """The update that ruined a finished run: far too large, and the loss of the same optimizers many times as high ever
+    since."""
     for number, record in enumerate(history):
-        if not record.applied or record.update_ratio is None or not _went_far(record):
+        moved = record.update_ratio
+        if not record.applied or moved is None or moved < _RUINS[-1][0]:
             continue
-        before = [loss for loss in losses[: number + 1] if loss is not None]
-        after = [loss for loss in losses[number + 1 :] if loss is not None]
-        if before and len(after) >= _LASTING and min(after) >= _RUINED * max(max(before), 1e-30):
-            return Ruin(record.step, record.lr, record.update_ratio, before[-1], after[-1])
+        before = _losses(r for r in history[: number + 1] if r.who == record.who)
+        after = _losses(r for r in history[number + 1 :] if r.who == record.who)
+        if before and any(
+            moved >= far and len(after) >= lasting and min(after) >= times * max([*before, _HARDLY_ANY])
+            for far, times, lasting in _RUINS
+        ):
+            return Ruin(record.step, record.own_rate, moved, before[-1], after[-1], record.stepped)
     return None
+
+
+def _losses(records: Iterable[StepRecord]) -> list[float]:
+    return [abs(r.loss) for r in records if r.loss is not None and math.isfinite(r.loss)]
+
+
+def rounded(moved: float) -> str:
+    """Two digits, as people write them: 15, 190, 24000, 3e+19."""
+    return f"{float(f'{moved:.2g}'):g}"
+
+
+def how_far(moved: float) -> str:
+    """An update, measured as `update_ratio` is."""
+    if not math.isfinite(moved):
+        return "so far that the update is beyond float32"
+    return f"by about {rounded(moved)} times their own size (measured on the largest tensors)"
 
 
 def largest_update(step: FailedStep) -> float | None:
@@ -72,7 +95,12 @@ class AbsurdUpdate:
 
 def usual_rate(lr: float, moved: float) -> float:
     """The learning rate, to one digit, at which an update that moved the weights so far has a usual size."""
-    return float(f"{lr * USUAL_UPDATE / moved if math.isfinite(moved) else _USUAL_RATE:.0e}")
+    return float(f"{lr * USUAL_UPDATE / moved if is_measure(lr, moved) else _USUAL_RATE:.0e}")
+
+
+def is_measure(lr: float, moved: float) -> bool:
+    """An update says what the rate should have been, if it grew in proportion to it: L-BFGS makes many in one step."""
+    return math.isfinite(moved) and lr * USUAL_UPDATE / moved >= _LEAST_RATE
 
 
 def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
@@ -81,19 +109,19 @@ def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
         return None
     for record in step.run.history[-_RECENT:]:
         moved = record.update_ratio if _went_far(record) else None
-        if record.step < step.step and moved is not None and record.lr:
-            return AbsurdUpdate(step.step - record.step, record.lr, moved)
+        if record.step < step.step and moved is not None and (rate := record.own_rate):
+            return AbsurdUpdate(step.step - record.step, rate, moved)
     rate = learning_rate(step)
     return AbsurdUpdate(0, rate, math.inf) if rate else None
 
 
 def learning_rate(step: FailedStep) -> float | None:
     """That of the recent update which went many times too far; else of the last one, or else of the first optimizer."""
-    known = [record for record in step.run.history if record.lr is not None]
+    known = [record for record in step.run.history if record.own_rate is not None]
     far = [record for record in known[-_RECENT:] if record.step < step.step and _went_far(record)]
     if far:
-        return max(far, key=lambda record: record.update_ratio or 0.0).lr
-    return known[-1].lr if known else next((optimizer.lr for optimizer in step.run.optimizers), None)
+        return max(far, key=lambda record: record.update_ratio or 0.0).own_rate
+    return known[-1].own_rate if known else next((optimizer.lr for optimizer in step.run.optimizers), None)
 
 
 def steps_past_the_scaler(step: FailedStep) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.findings import Incident
+from stayfinite.findings import Incident, as_float
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.guarding.loop_body import LoopBody
 from stayfinite.recover import Action
@@ -53,6 +53,8 @@ class Attempt:
     copied: bool = False  # parameters and optimizer state were copied, so the update can be taken back
     made: bool = False  # an optimizer has changed something, and a copy can take it back
     update_was_bad: bool = False  # gradients were finite, what the optimizer made of them was not
+    passes_before: int = 0  # backward passes of the same body that updates had answered, which were applied
+    rate: float | None = None  # the largest of the optimizers that make it
     body: LoopBody | None = None  # of the loop that asked for it, while that can be run again
     not_repeatable: str = ""  # why it cannot be
 
@@ -70,6 +72,12 @@ class Attempt:
         readings = [self.reading, *([self.beside] if self.beside is not None else [])]
         found = [largest for reading in readings if (largest := reading.largest()) is not None]
         return max(found, key=lambda named: named[1], default=None)
+
+
+def largest_rate(optimizers: Sequence[Optimizer]) -> float | None:
+    """Of these optimizers' groups; None if none has one."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return max((rate for g in groups if (rate := as_float(g.get("lr"))) is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

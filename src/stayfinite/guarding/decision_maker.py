@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.guarding.attempt import Outcome, Refusal
+from stayfinite.guarding.cleared_gradients import ClearedGradients
 from stayfinite.guarding.next_forward import NextForward
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
@@ -56,6 +57,7 @@ class DecisionMaker:
         self._run, self._owner, self._refusal_handler = run, owner, refusal_handler
         self._follower, self._position = follower, position
         self._aftermaths: list[Aftermath] = []
+        self._cleared = ClearedGradients()
         self._undecided: list[_Backward] = []
         self._decision: _Decision | None = None
         self._next_forward = NextForward()  # waited for while a decision is open
@@ -67,10 +69,14 @@ class DecisionMaker:
         self._begun = False  # a backward pass has begun that no update has answered
         # optimizers for which the body has asked for an update, and had its answer
         self._answered: set[int] = set()
+        self._passes = self._passes_before = (
+            0  # backward passes of this body; those that applied updates answered
+        )
 
     def begin_body(self, batch: Any) -> None:
         self._batch = batch
         self.trained, self._answered = False, set()
+        self._passes = self._passes_before = 0
         self._begun = bool(self._undecided)
 
     def begin_framework_step(self, again: Callable[[], Any], batch: Any) -> None:
@@ -159,6 +165,7 @@ class DecisionMaker:
 
     def before_backward(self) -> Marks:
         self._begun = True
+        self._cleared.drop()
         optimizers = self._run.state.optimizers
         marks = gradient_marks(optimizers)
         if self._undecided:
@@ -194,6 +201,7 @@ class DecisionMaker:
         self.finish()
         self.put_back_aftermath(optimizers)
         self.trained = True
+        self._passes += 1
         loss = Loss(self._unscaled(roots), {})
         unscaled = self._run.observers.scalers.unscaled_backward(roots)
         self._undecided.append(_Backward(loss, optimizers, unscaled))
@@ -219,6 +227,7 @@ class DecisionMaker:
     def decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         """Make the update, or do not: as was decided when another optimizer of the same losses stepped, or now."""
         self.trained = True
+        self._cleared.drop()
         decision = self._decision
         try:
             if decision is not None and optimizer in decision.waiting:
@@ -260,6 +269,7 @@ class DecisionMaker:
         self._answered.update(id(optimizer) for optimizer in outcome.attempt.group)
         if outcome.trouble is None:
             self._decision.outcome = outcome
+            self._passes_before = self._passes
             return
         self._decision.outcome = None
         self._refuse(outcome)
@@ -273,7 +283,9 @@ class DecisionMaker:
             self._refusal_handler.back_off(outcome)
             return
         self._follower.step_is_refused()
-        refused = self._refusal_handler.undo(outcome)
+        outcome.attempt.passes_before = self._passes_before
+        with self._cleared.shown(outcome.attempt.group):
+            refused = self._refusal_handler.undo(outcome)
         earlier, self.refusal = self.refusal, self._refusal_handler.answer(refused, outcome)
         if earlier is not None:  # several updates in one body: only the last can be replayed
             self._refusal_handler.conclude(earlier, None)
@@ -308,6 +320,7 @@ class DecisionMaker:
         the optimizer's doing.
         """
         self.finish()
+        self._cleared.drop()
         self.put_back_aftermath([optimizer])  # it reads its learning rate before it evaluates anything
         self.trained = True
         window, value = self._owner.open_window(), None

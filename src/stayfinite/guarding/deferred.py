@@ -44,7 +44,7 @@ class DeferredUpdate:
         for optimizer in attempt.optimizers:
             optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
         try:
-            self._watcher.measure(attempt.make_update)
+            self._watcher.measure(attempt.make_update, attempt.trained())
         finally:
             for optimizer in attempt.optimizers:
                 del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]

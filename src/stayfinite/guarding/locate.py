@@ -82,6 +82,19 @@ class Replay(Trace):
     def __init__(self, recovery: Recovery, attempt: Attempt) -> None:
         super().__init__()
         self._recovery, self._attempt, self._optimizers = recovery, attempt, attempt.group
+        self._passes = 0
+        self._other_failed = False
+
+    def saw_loss(self, loss: Tensor) -> None:
+        """Updates of the same body that were applied before the refused one have changed the weights: a loss that they
+        answered may fail with the new ones, and that is not what went wrong."""
+        self._passes += 1
+        if self._passes <= self._attempt.passes_before and not bool(torch.isfinite(loss.detach()).all()):
+            self._other_failed = True
+        super().saw_loss(loss)
+
+    def evidence(self) -> FailedStep | None:
+        return None if self._other_failed else super().evidence()
 
     def of_functions(self) -> FailedStep | None:
         """Call the functions that made the losses again; None if nothing fails this time."""

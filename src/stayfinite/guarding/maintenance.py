@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stayfinite.findings.update_size import MANY_TIMES
+from stayfinite.findings.update_size import MANY_TIMES, rounded
 from stayfinite.guarding import saving
 from stayfinite.guarding.explainer import Explainer
 from stayfinite.guarding.inspection import Inspection
@@ -50,6 +50,7 @@ class Maintenance:
         self._owed = False  # a copy was due in the middle of a trouble: it is taken when that is over
         self._obstacle: str | None = None  # why the last copy could not be taken
         self._largest_kept = 0.0  # the largest value in the last copy
+        self.went_back = False  # what was saved last for the end of a run is the last good state
         self.position = DataPosition()
         self._keeper = Keeper(intervals.snapshot_every)
         self._precaution = Precaution(run, self._keeper)
@@ -102,8 +103,8 @@ class Maintenance:
             return True
         self._reporter.tell(
             "warning",
-            f"the state of step {step} does not become the last good one: the update before it was {moved:.2g} times "
-            "as large as the weights",
+            f"the state of step {step} does not become the last good one: the update before it was about "
+            f"{rounded(moved)} times as large as the weights",
         )
         return False
 
@@ -261,7 +262,8 @@ class Maintenance:
         """For the end of a run: the state as it is if it is finite, else the last good one; None if it cannot be."""
         bad, can_go_back = self.agreed(bool(self._health.bad()))
         bad = bad or self._run.ranks.any(self._probe.look("stop").is_bad)
-        if bad and can_go_back:
+        self.went_back = bad and can_go_back
+        if self.went_back:
             self._recovery.go_back()
         try:
             return self.save_numbered()

@@ -22,6 +22,7 @@ from stayfinite.guarding.maintenance import Maintenance
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.guarding.step_owner import StepOwner
 from stayfinite.hooks.interrupts import interrupts_pass
+from stayfinite.observers.history import here
 from stayfinite.recover import Action, RunStopped
 from stayfinite.recover.ranks import RankLost, joined, packed
 from stayfinite.recover.recovery import clear_gradients
@@ -164,7 +165,7 @@ class RefusalHandler:
         culprits = self._culprits(outcome) if not verdict.norm_is_finite else []
         if not verdict.loss_is_finite:  # all ranks know that, and may have different components
             verdict.bad_components = run.ranks.union(verdict.bad_components)
-        return facts.gather(
+        step = facts.gather(
             self._reporter.step,
             trouble,
             outcome.attempt,
@@ -174,6 +175,7 @@ class RefusalHandler:
             jumps,
             culprits,
         )
+        return replace(step, asked=here())
 
     def _culprits(self, outcome: Outcome) -> list[str]:
         """The gradients that are bad; where the ranks have not averaged theirs, perhaps those of another one."""
@@ -241,6 +243,8 @@ class RefusalHandler:
             action,
             applied=False,
             what=what,
+            who=who,
+            rate=attempt.rate,
         )
         return Refusal(refused, attempt, action, what, result, first)
 
@@ -297,7 +301,12 @@ class RefusalHandler:
             raise RunStopped(*self._stopped[1:])
         saved, ladder = self._maintenance.clean_checkpoint(), self._recovery.ladder
         message = self._reporter.of_the_end(
-            ladder.reason_to_stop(), why, ladder.counters, saved, stuck=ladder.is_stuck
+            ladder.reason_to_stop(),
+            why,
+            ladder.counters,
+            saved,
+            stuck=ladder.is_stuck,
+            as_it_is=not self._maintenance.went_back,
         )
         self._stopped = self._reporter.step, message, str(saved) if saved else None
         raise RunStopped(*self._stopped[1:])

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from stayfinite.findings import Finding, Incident, Json, Severity
-from stayfinite.findings.subjects.run_record import StepRecord
+from stayfinite.findings.subjects.run_record import Place, StepRecord
+from stayfinite.findings.update_size import MANY_TIMES, rounded
 from stayfinite.guarding.attempt import StepResult
 from stayfinite.hooks import missing
 from stayfinite.observers.history import RunHistory
@@ -74,6 +75,7 @@ class RunReporter:
         self._history = history
         self._progress = Progress(says)
         self._streak: _Streak | None = None
+        self._refused_last = 0  # the number of the step
         self._found: set[str] = set()  # codes of what was said
         self._missing = 0  # how many names that torch does not have were said
         self.path = self._journal.path
@@ -112,7 +114,7 @@ class RunReporter:
 
         The record has each of them in the step's own line.
         """
-        streak = self._streak
+        streak, self._refused_last = self._streak, self.step
         if streak is not None and streak.goes_on(what, self.step) and action == "skip":
             streak.add(what, self.step)
             return
@@ -157,6 +159,9 @@ class RunReporter:
         *,
         applied: bool,
         what: str | None = None,
+        who: Sequence[int] = (),
+        rate: float | None = None,
+        stepped: Place = Place(),  # noqa: B008 - frozen
     ) -> StepResult:
         """Record a step and make its result."""
         self._say_what_is_missing()
@@ -171,6 +176,9 @@ class RunReporter:
             scale=verdict.scale,
             input_absmax=verdict.input_absmax,
             applied=applied,
+            who=tuple(sorted(who)),
+            rate=rate,
+            stepped=stepped,
         )
         self._history.add(record, last_update=verdict.update_ratio)
         if applied and self._streak is not None and step - self._streak.steps[-1] >= _STREAK_ENDS:
@@ -200,11 +208,15 @@ class RunReporter:
             return folder
         return None
 
-    def of_the_end(self, reason: str, why: str, counts: Counters, saved: Path | None, *, stuck: bool) -> str:
+    def of_the_end(
+        self, reason: str, why: str, counts: Counters, saved: Path | None, *, stuck: bool, as_it_is: bool
+    ) -> str:
         """The last words of a run that its policy ended: why, what is left of it, and what to do next.
 
-        `stuck`: what failed has never had an update.
+        `stuck`: what failed has never had an update. `as_it_is`: what was saved is the state that the steps have made,
+        and no earlier one.
         """
+        far = max(self._history.whole, key=lambda r: (r.applied and r.update_ratio) or 0.0, default=None)
         so_far, what = "", "A clean checkpoint"
         if counts.applied == 0 and counts.skipped > 3:
             so_far = " No update could be applied at all: skipping cannot bring this run back."
@@ -212,9 +224,19 @@ class RunReporter:
         elif stuck:
             so_far = " No update of that optimizer could be applied: skipping cannot bring this run back."
             what = "The state, in which the weights of that optimizer are as they began,"
+        elif (
+            as_it_is
+            and counts.rolled_back == 0
+            and far is not None
+            and (far.update_ratio or 0.0) >= MANY_TIMES
+        ):
+            what = (
+                f"The state, finite but moved by about {rounded(far.update_ratio or 0.0)} times the size of the "
+                f"weights at step {far.step},"
+            )
         where = f"{what} is {saved}." if saved else "No clean checkpoint could be written."
         message = (
-            f"{reason} at step {self.step - 1}: {why}.{cause_and_fix(self.explained)}{so_far} "
+            f"{reason} at step {self._refused_last}: {why}.{cause_and_fix(self.explained)}{so_far} "
             f"Applied {counts.applied}, skipped {counts.skipped}, rolled back {counts.rolled_back}. "
             f"{where} The record is {self.path}."
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from stayfinite.guarding.attempt import Attempt, Outcome, StepResult
+from stayfinite.guarding.attempt import Attempt, Outcome, StepResult, largest_rate
 from stayfinite.guarding.audit import Audit
 from stayfinite.guarding.redraw import Redraw
 from stayfinite.guarding.run import GuardedRun
@@ -181,6 +181,7 @@ class StepOwner:
             others,
             clip=self.clip,
             bad_settings=wrong,
+            rate=largest_rate(optimizers),
         )
 
     # -- look, then update
@@ -228,14 +229,15 @@ class StepOwner:
         if attempt.bad_settings:
             return replace(outcome, trouble="setting")
         attempt.optimizers.append(optimizer)
-        return self._update(outcome, step)
+        attempt.rate = largest_rate(attempt.optimizers)
+        return self._update(outcome, step, also=optimizer)
 
-    def _update(self, outcome: Outcome, step: Callable[[], Any]) -> Outcome:
+    def _update(self, outcome: Outcome, step: Callable[[], Any], *, also: Optimizer | None = None) -> Outcome:
         attempt = outcome.attempt
         attempt.made = attempt.copied
         try:
             with interrupts_wait():
-                self._watcher.measure(step)
+                self._measure(attempt, step, also)
         except BaseException:
             self._take_back(attempt)
             raise
@@ -246,9 +248,14 @@ class StepOwner:
             self._recovery.transaction.drop_copy(attempt.group)
         return outcome
 
+    def _measure(self, attempt: Attempt, step: Callable[[], Any], also: Optimizer | None = None) -> None:
+        """How far it moves the weights that it trains; `also`: a further update of the same step."""
+        theirs = attempt.optimizers if also is None else [also]
+        self._watcher.measure(step, self._run.state.held_by(theirs), also=also is not None)
+
     def make_anyway(self, outcome: Outcome) -> Outcome:
         """Where nothing is refused: the update as the script asked for it."""
-        self._watcher.measure(outcome.attempt.make_update)
+        self._measure(outcome.attempt, outcome.attempt.make_update)
         return replace(outcome, trouble=None)
 
     def _take_back(self, attempt: Attempt) -> None:
@@ -333,7 +340,15 @@ class StepOwner:
         self._run.foresight.applied(self._run.reporter.step, verdict)
         counters = self._recovery.ladder.counters
         return self._run.reporter.of_step(
-            verdict, attempt.rates, attempt.window.started, counters, "none", applied=True
+            verdict,
+            attempt.rates,
+            attempt.window.started,
+            counters,
+            "none",
+            applied=True,
+            who=who,
+            rate=attempt.rate,
+            stepped=self._run.observers.optimizers.find(attempt.optimizers[0]).stepped,
         )
 
     # -- optimizers that evaluate the loss themselves
@@ -374,7 +389,7 @@ class StepOwner:
         bad = False
         try:
             with interrupts_pass():  # evaluations may take long, and there is a copy
-                self._watcher.measure(step)
+                self._watcher.measure(step, self._run.state.held_by(optimizers))
         except BadEvaluation:
             attempt = self.gather(optimizers, step)
             attempt.copied = attempt.made = True

@@ -385,7 +385,7 @@ class ScriptTraining:
         self.not_located = not_located or self.not_located
         self.actions[result.step] = result.action
         self.refused_for[result.step] = refused.trigger
-        if evidence is None and refused.norm_overflowed:
+        if evidence is None and refused.norm_overflowed and refused.trigger == "gradient":
             evidence = refused  # no value is bad, so there is no birth to look for
         known = refused.rank if evidence is None or refused.rank is not None else evidence.rank
         self.bad_ranks[result.step] = known

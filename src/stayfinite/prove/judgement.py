@@ -9,7 +9,7 @@ from typing import Final
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.mechanism.operands import rounded_maker, zeroed_by
-from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update
+from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update, rounded
 from stayfinite.prove.stage import Stage
 from stayfinite.prove.trial import TrialResult
 from stayfinite.remedies.measured_rate import MeasuredRate
@@ -210,9 +210,5 @@ def leaves_the_update(case: Case, remedies: Sequence[Remedy]) -> str | None:
     left = update.moved * min((one.rate_factor or 1.0 for one in changed), default=1.0)
     if left <= 1.0:
         return None
-    size = (
-        f"{left:.2g} times as large as the weights"
-        if math.isfinite(left)
-        else "so large that float32 cannot hold its square"
-    )
+    size = f"about {rounded(left)} times as large as the weights" if math.isfinite(left) else "beyond float32"
     return f"finite, but the update that ruined the weights is still {size}"

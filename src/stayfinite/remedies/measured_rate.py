@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -13,6 +12,8 @@ from stayfinite.findings.update_size import (
     USUAL_UPDATE,
     AbsurdUpdate,
     first_absurd_update,
+    is_measure,
+    rounded,
     steps_past_the_scaler,
     usual_rate,
 )
@@ -38,10 +39,10 @@ class MeasuredRate(Remedy):
         rate = usual_rate(update.lr, update.moved)
         self._factor = rate / update.lr
         self.sentence = f"train at a learning rate of about {rate:g} in place of {update.lr:g}: " + (
-            f"the update {_before(update.ago)}, {update.moved:.2g} times as large as the weights, is then about "
-            f"{USUAL_UPDATE:g} of their size"
-            if math.isfinite(update.moved)
-            else "the square of an update was beyond float32"
+            f"the update {_before(update.ago)}, about {rounded(update.moved)} times as large as the weights, is then "
+            f"about {USUAL_UPDATE:g} of their size"
+            if is_measure(update.lr, update.moved)
+            else "one update went too far to measure the rate by"
         )
 
     def fits(self, case: Case) -> bool:

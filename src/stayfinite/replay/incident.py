@@ -23,6 +23,7 @@ def to_incident(
         step=step.step,
         phase=step.phase,
         trigger=step.trigger,
+        whole_run=step.run.complete and not step.births and not step.state,
         reproduced=step.reproduced,
         birth=birth,
         path=list(step.path),

@@ -53,10 +53,15 @@ def lines(incident: Incident) -> Iterator[Text]:
     )
     again = ", not seen again in a second run" if incident.reproduced is False else ""
     on = f" on rank {incident.rank}" if incident.world_size > 1 and incident.rank is not None else ""
-    yield Text(
-        f"stayfinite  step {incident.step}: {what}{on} ({incident.phase}{again})",
-        style="bold red" if errors else "bold",
-    )
+    title = f"stayfinite  step {incident.step}: {what}{on} ({incident.phase}{again})"
+    if incident.whole_run:
+        steps = "1 step" if incident.step == 1 else f"{incident.step} steps"
+        title = f"stayfinite  the whole run ({steps}): " + (
+            "it went wrong without a bad value"
+            if errors
+            else "no value is bad, but something is worth a look"
+        )
+    yield Text(title, style="bold red" if errors else "bold")
     if incident.birth is not None:
         yield from _birth(incident.birth)
     elif incident.not_located:
@@ -85,7 +90,7 @@ def _birth(birth: Birth) -> Iterator[Text]:
         inside = f", in {birth.function}" if birth.function and birth.function != "<module>" else ""
         module = f", module {birth.module}" if birth.module else ""
         # a line that stands for an update or a setting, not for an op
-        word = "Born at" if birth.op else "Where  "
+        word = "Born at" if birth.op and birth.kind != "finite" else "Where  "
         yield Text(f"{word}  {as_typed(birth.file)}:{birth.line}{inside}{module}", style="bold")
         yield from _excerpt(birth.file, birth.line)
     if birth.numel:

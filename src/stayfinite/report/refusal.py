@@ -28,7 +28,7 @@ def sentence(step: FailedStep) -> str:
     if step.trigger == "loss":
         return f"the loss is {step.loss}{_components(step)}{where}{_batch(step)}"
     if step.norm_overflowed:
-        return f"the gradient norm overflowed although every gradient is finite{where}"
+        return f"the sum of the squared gradients is beyond float32, although every gradient is finite{where}"
     return f"the gradient is not finite{where}: {listed(step.bad_gradients)}{_batch(step)}"
 
 

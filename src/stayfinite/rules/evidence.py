@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from stayfinite.findings.finding import Depth
 from stayfinite.findings.mechanism.kind import Judged, Kind
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
+from stayfinite.findings.subjects.run_record import Place
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
 _RANDOM = (
@@ -44,6 +45,18 @@ def told(born: Judged, *facts: str, **more: Any) -> Told:
     measured = {name: birth.facts[name] for name in facts if name in birth.facts}
     evidence = {"inputs": tensors(*shown), **measured, **how.more, **more}
     return {"evidence": evidence, "file": birth.birth.file, "line": birth.birth.line, "depth": born.depth}
+
+
+def place_of_failure(step: FailedStep) -> Place:
+    """The line of the birth, or else of the clipping that met it, or else of the update."""
+    if step.birth is not None:
+        return Place(step.birth.birth.file, step.birth.birth.line)
+    clip = next((c for c in step.run.clips if c.nonfinite_norms), None) if step.norm_overflowed else None
+    if clip is not None:
+        return clip.place
+    if step.asked.line:
+        return step.asked
+    return step.run.optimizers[0].stepped if step.run.optimizers else Place()
 
 
 def told_by_error(failure: Failure) -> Told:

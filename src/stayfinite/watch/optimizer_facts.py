@@ -42,7 +42,23 @@ def optimizer_facts(
         steps=_steps_taken(optimizer) if steps is None else steps,
         created=created,
         stepped=stepped,
+        momentum=max((as_float(g.get("momentum")) or 0.0 for g in optimizer.param_groups), default=0.0),
+        shrinking=_shrinking(optimizer),
     )
+
+
+def _shrinking(optimizer: Optimizer) -> tuple[float, float] | None:
+    """Of the optimizers that multiply weights by 1 - rate * decay: decoupled ones, and SGD, which adds decay * weight
+    to the gradient. Adam and others divide that sum by its own size."""
+    direct = type(optimizer) in (torch.optim.SGD, torch.optim.AdamW)
+    found = [
+        (rate, decay)
+        for group in optimizer.param_groups
+        if (direct or group.get("decoupled_weight_decay"))
+        and (rate := as_float(group.get("lr"))) is not None
+        and (decay := as_float(group.get("weight_decay")))
+    ]
+    return max(found, key=lambda pair: pair[0] * pair[1], default=None)
 
 
 @cache

@@ -30,6 +30,9 @@ class UpdateSampler:
         self._parameters = [p for p in largest if p.device == largest[0].device]
         sampled = sum(min(p.numel(), _ELEMENTS) for p in self._parameters)
         self.least = _SMALL_WEIGHT * sampled**0.5 or 1.0
+        # the square of an absurd update is beyond float32, and how absurd it was is what is asked for
+        in_float64 = bool(largest) and largest[0].device.type != "mps"
+        self._dtype = torch.float64 if in_float64 else torch.float32
         self._views: list[Tensor] = []
         self._before: list[Tensor] = []
 
@@ -55,22 +58,21 @@ class UpdateSampler:
             torch._foreach_copy_(self._before, sample)
 
     @torch.no_grad()
-    def norms(self) -> list[Tensor]:
+    def norms(self, dtype: torch.dtype | None = None) -> list[Tensor]:
         """Of the change of each sampled tensor, then of each as it was; nothing if `before` was not called."""
         if not self._before:
             return []
         changes = torch._foreach_sub(self._sample(), self._before)
-        return list(torch._foreach_norm([*changes, *self._before]))
+        return list(torch._foreach_norm([*changes, *self._before], dtype=dtype))
 
     @torch.no_grad()
     @outside_autocast
     def after(self) -> Tensor | None:
         """The ratio as a 0-d tensor; None if there is nothing to sample or `before` was not called."""
-        norms = self.norms()
+        norms = self.norms(self._dtype)
         if not norms:
             return None
-        change, weight = torch.linalg.vector_norm(
-            torch.stack(norms).float().reshape(2, len(norms) // 2), dim=1
-        ).unbind()
+        half = len(norms) // 2
+        change, weight = torch._foreach_norm([torch.stack(norms[:half]), torch.stack(norms[half:])])
         ratio: Tensor = change / weight.clamp_min(self.least)
-        return ratio
+        return ratio.float()

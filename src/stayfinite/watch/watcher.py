@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -23,6 +24,7 @@ Trouble = Literal["setting", "scale", "loss", "gradient", "update", "spike"]
 _FACTORS = {"loss": 1.5, "gradient norm": 4.0, "update": 10.0}
 """By how much each quantity must jump to be called a spike at all."""
 _FIRST_INPUTS, _THEN_EVERY = 8, 16
+_MOST_SAMPLERS = 64  # optimizers that are made anew again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Watcher:
 
     def __init__(self, names: Mapping[Tensor, str]) -> None:
         self._names = names
-        self._sampler = UpdateSampler(list(names))
+        self._samplers: dict[int, UpdateSampler] = {}  # by the first parameter that an update trains
         self._spikes = {name: spikes.SpikeState(factor) for name, factor in _FACTORS.items()}
         self._update_ratio: Tensor | None = None  # of the last update that nobody has asked for
         self._ratio_before: Tensor | None = None  # of the one before it, if nobody had asked for that
@@ -123,11 +125,26 @@ class Watcher:
             moved, self._update_ratio = self._update_ratio, None
         return Numbers(losses, norm, scale, moved, observed, gather, inputs, marks, vitals)
 
-    def measure(self, update: Callable[[], Any]) -> None:
-        """Make the update and measure how far it moves the weights."""
-        self._sampler.before()
+    def measure(self, update: Callable[[], Any], parameters: Sequence[Tensor], *, also: bool = False) -> None:
+        """Make the update and measure how far it moves the weights that it trains. `also`: a step that another
+        optimizer has begun; the larger of its updates counts."""
+        sampler = self._sampler_of(parameters)
+        sampler.before()
         update()
-        self._ratio_before, self._update_ratio = self._update_ratio, self._sampler.after()
+        moved, earlier = sampler.after(), self._update_ratio
+        if also and moved is not None and earlier is not None:
+            self._update_ratio = torch.maximum(moved, earlier.to(moved.device))
+        else:
+            self._ratio_before, self._update_ratio = earlier, moved
+
+    def _sampler_of(self, parameters: Sequence[Tensor]) -> UpdateSampler:
+        key = id(parameters[0]) if parameters else 0
+        known = self._samplers.get(key)
+        if known is None or not known.is_of(parameters):
+            if len(self._samplers) >= _MOST_SAMPLERS:
+                self._samplers.clear()
+            known = self._samplers[key] = UpdateSampler(parameters)
+        return known
 
     def last_update(self) -> float | None:
         """How far the last update moved the weights, if no step has asked since."""

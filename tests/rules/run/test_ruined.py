@@ -24,7 +24,7 @@ def found(losses: Sequence[float], updates: Sequence[float]) -> list[str]:
 def test_a_loss_that_never_came_back_from_one_update() -> None:
     told = found([2.3, 1e32, 3e32, 2e32, 1e32], [1e31, 0.9, 0.5, 0.4, 0.3])
     assert told[0].startswith(
-        "RUN010: at learning rate 0.5 the update of step 0 moved the weights by 1e+31 times"
+        "RUN010: at learning rate 0.5 the update of step 0 moved the weights by about 1e+31 times"
     )
     assert "the loss, 2.3 before, is 1e+32 at the end" in told[0]
 
@@ -50,3 +50,47 @@ def test_the_rate_to_try_is_measured_by_the_first_update_that_went_too_far() -> 
     step = FailedStep(3, "forward", "loss", RunRecord(history=records))
     finding = next(one for one in explain(step) if one.code == "RUN010")
     assert "to about 2e-07, at which that update is a thousandth" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "losses, updates",
+    [
+        ([3.3, *[170.0] * 9], [63.0, *[0.9] * 9]),  # far too far, and ten times as high ever since
+        ([8.3, *[1.5e7] * 9], [15.0, *[0.9] * 9]),  # less far, and a thousand times
+    ],
+)
+def test_a_loss_that_stays_many_times_as_high(losses: list[float], updates: list[float]) -> None:
+    assert "the update of step 0 moved the weights" in found(losses, updates)[0]
+
+
+@pytest.mark.parametrize(
+    "losses, updates",
+    [
+        ([1e-8, *[0.4] * 9], [3.0, *[0.9] * 9]),  # standardised advantages: the first loss is next to nothing
+        ([3.3, *[170.0] * 8, 2.0], [63.0, *[0.9] * 9]),  # it came back
+        ([3.3, *[170.0] * 9], [3.0, *[0.9] * 9]),
+    ],
+)
+def test_what_may_be_healthy(losses: list[float], updates: list[float]) -> None:
+    assert not found(losses, updates)
+
+
+def test_the_losses_of_other_optimizers_say_nothing() -> None:
+    """A critic's loss of 0.01 before, and an actor's of 40 after, is no rise."""
+    pairs = [((0,), 0.01), ((1,), 40.0)] * 12
+    records = tuple(
+        StepRecord(n, loss, lr=1e-3, update_ratio=25.0 if n == 0 else 0.1, who=who)
+        for n, (who, loss) in enumerate(pairs)
+    )
+    run = RunRecord(history=records, complete=True)
+    assert not explain(FailedStep(len(records), "state", "parameter", run))
+
+
+def test_the_rate_is_that_of_the_optimizer_that_went_too_far() -> None:
+    """`lr` is that of the run's first group: here of a generator, which was trained as it should be."""
+    records = (
+        StepRecord(0, 1.0, lr=2e-4, update_ratio=3e4, who=(1,), rate=1e3),
+        StepRecord(1, 1.0, lr=2e-4, update_ratio=0.01, who=(0,), rate=2e-4),
+    )
+    step = FailedStep(2, "forward", "loss", RunRecord(history=records))
+    assert "at learning rate 1000 one update" in explain(step)[0].message

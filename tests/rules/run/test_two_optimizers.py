@@ -26,4 +26,4 @@ def test_how_far_an_update_went_stays_known_when_an_error_ends_the_script(tmp_pa
     """The size of the last update was noted at the step before it: a rate of 1e18 had no cause to be named."""
     incidents = incidents_of(_TWO_OPTIMIZERS, tmp_path)
     assert {incident.findings[0].code for incident in incidents} == {"RUN010"}
-    assert incidents[0].history[0]["update_ratio"] == "inf"
+    assert incidents[0].history[0]["update_ratio"] > 1e17  # and not Inf: its square is beyond float32

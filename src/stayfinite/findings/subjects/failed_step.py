@@ -100,6 +100,9 @@ class FailedStep:
     largest_weight: LargestWeight | None = None  # of a run that an error of python's arithmetic has ended
     # of the optimizer, that are not finite: "the learning rate of group 0 of SGD is nan"
     settings: tuple[str, ...] = ()
+    asked: Place = field(
+        default_factory=Place
+    )  # of a step that a guard refused: the line that asked for its update
     bad_update: bool = False  # gradients were finite, the update made parameters or moments bad
     scale: float | None = None  # the loss scale after this step
     scale_floor: float | None = None

@@ -27,6 +27,14 @@ class StepRecord:
     update_ratio: float | None = None  # norm of the update / norm of the weights
     input_absmax: float | None = None  # largest magnitude in the batch
     applied: bool = True  # False when a GradScaler or a guard skipped it
+    who: tuple[int, ...] = ()  # the numbers of the optimizers that made it, where a run has several
+    rate: float | None = None  # the largest of theirs; `lr` is that of the run's first group
+    stepped: Place = Place()  # the line of their step()
+
+    @property
+    def own_rate(self) -> float | None:
+        """The learning rate that this update was made with."""
+        return self.rate if self.rate is not None else self.lr
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,9 @@ class OptimizerFacts:
     steps: int  # how often it stepped
     created: Place = Place()
     stepped: Place = Place()  # the line of the last step()
+    momentum: float = 0.0  # the largest of its groups
+    # of the group where their product is largest, if the weights themselves are multiplied by 1 - rate * decay
+    shrinking: tuple[float, float] | None = None  # learning rate, weight decay
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,16 +48,17 @@ class GradientNormOverflow(Rule[FailedStep]):
         name, size = subject.largest_gradient or ("", None)
         seen = size is not None and size > 0  # not where the script had clipped it to nothing
         of = f"; the largest is {size:.3g}, of {name}" if seen else ""
+        clip = next((c.place for c in subject.run.clips if c.nonfinite_norms), None)
         inputs = subject.batch_absmax
         from_data = inputs is not None and inputs > _ENORMOUS
         yield self.finding(
-            f"every gradient is finite, and their norm is beyond float32{of}"
+            f"every gradient is finite, and the sum of their squares is beyond float32: their norm comes out as Inf{of}"
             + (f"; the batch holds values up to {inputs:.3g}" if from_data else ""),
             fix="normalise the inputs, or leave such batches out"
             if from_data
             else "find out what makes the gradient this large: a sum instead of a mean, a division by next to nothing",
             evidence={"parameter": name, "largest_gradient": size, "largest_input": inputs},
             cause="DATA_SCALE" if from_data else None,
-            file=born.file if born is not None else None,
-            line=born.line if born is not None else None,
+            file=born.file if born is not None else clip.file if clip is not None else None,
+            line=born.line if born is not None else clip.line if clip is not None else None,
         )

@@ -98,7 +98,7 @@ def _when(outlook: Outlook) -> str:
         "where float16 ends" if outlook.limit == FLOAT16_LIMIT else "whose square float32 cannot hold",
     )
     limit = f"{outlook.limit:.5g}" if outlook.limit < 1e5 else f"{outlook.limit:.4g}"
-    return f"it reaches {limit} ({end}) in {span} steps"
+    return f"at this pace it would reach {limit} ({end}) in {span} steps"
 
 
 def _by(outlook: Outlook) -> str:

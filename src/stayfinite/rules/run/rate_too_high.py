@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.outlier_batch import outlier_batch
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.subjects.run_record import OptimizerFacts
 from stayfinite.findings.update_size import (
+    MANY_TIMES,
     absurd_rate,
     first_absurd_update,
+    how_far,
+    is_measure,
     largest_update,
     learning_rate,
     ruin,
@@ -22,13 +24,15 @@ from stayfinite.rules.evidence import (
     depth_of_run_cause,
     first_line,
     only_an_error,
+    place_of_failure,
     raised_by_the_optimizer,
     told_by_error,
 )
-from stayfinite.rules.run.growth import growth
+from stayfinite.rules.run.growth import growth, of_the_last, sets_itself_growing
 
 _COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6
+_LARGE = 1e6
 
 
 class RateTooHigh(Rule[FailedStep]):
@@ -36,8 +40,9 @@ class RateTooHigh(Rule[FailedStep]):
 
     ## What it finds
     A failure shortly after an update that was more than 20 times as large as the weights, whatever op it showed in:
-    a softmax, an exponential, a norm. Or, in a run that ended without a bad value, a loss that is a million times as
-    high ever since such an update. Or an overflow in an op that is defined everywhere (a product, a sum, a
+    a softmax, an exponential, a norm. Or, in a run that ended without a bad value, a loss that is at least ten times as
+    high ever since such an update, or a thousand times ever since one of more than twice the size of the weights. Or
+    an overflow in an op that is defined everywhere (a product, a sum, a
     squared loss) after a history in which the loss or the gradient norm grew by orders of magnitude over at least
     three steps. Large updates of a run that goes on well are no finding.
 
@@ -53,7 +58,7 @@ class RateTooHigh(Rule[FailedStep]):
     to weights from before the growth.
 
     ## The popular fix that does not work
-    eps, nan_to_num or skipping the NaN step: the weights are already wrong, the next step grows again.
+    eps, nan_to_num, or skipping what fails: the weights are already wrong, and the next step begins with them.
 
     ## References
     facebookresearch/maskrcnn-benchmark#295, OpenNMT/OpenNMT-tf#744
@@ -69,12 +74,12 @@ class RateTooHigh(Rule[FailedStep]):
         rate, moved = learning_rate(subject), largest_update(subject)
         birth = subject.birth
         first = subject.judged[0].how if subject.judged else None
-        place = _place(subject)
+        place = place_of_failure(subject)
         failed = bool(birth or subject.state) or (not subject.run.complete and subject.trigger != "exception")
         before = first is not None and first.word in ("parameter", "state")  # weights that were bad already
         if failed and moved is not None and (first is None or first.kind in DEPENDS_ON_SIZE or before):
             yield self.finding(
-                f"at learning rate {_shown(rate)} one update moved the weights {_how_far(moved)}",
+                f"at learning rate {_shown(rate)} one update moved the weights {how_far(moved)}",
                 fix=f"lower the learning rate {_to(subject, rate, moved)}, then restart from weights before the update",
                 evidence={"update_ratio": moved, "lr": rate},
                 depth=self._depth(subject),
@@ -94,18 +99,35 @@ class RateTooHigh(Rule[FailedStep]):
             )
             return
         ruined = ruin(subject.run.history) if subject.run.complete and not subject.births else None
+        outlier = outlier_batch(subject.run.history) if ruined is not None else None
+        if ruined is not None and outlier is not None and outlier.record.step == ruined.step:
+            return  # its batch made the update so large
         if ruined is not None:
             yield self.finding(
                 f"at learning rate {_shown(ruined.lr)} the update of step {ruined.step} moved the weights "
-                f"{_how_far(ruined.moved)}: the loss, {ruined.before:.3g} before, is {ruined.after:.3g} at the end",
-                fix=f"lower the learning rate {_at(ruined.lr, ruined.moved)}, then start again: no later step brings "
-                "it back",
+                f"{how_far(ruined.moved)}: the loss, {ruined.before:.3g} before, is {ruined.after:.3g} at the end",
+                fix=f"lower the learning rate {_at(ruined.lr, ruined.moved)}, then start again: no later step "
+                "brought it back",
                 evidence={"update_ratio": ruined.moved, "lr": ruined.lr},
+                depth=Depth.FIRST,
+                place=ruined.stepped if ruined.stepped.line else place,
+            )
+            return
+        if any(map(sets_itself_growing, subject.run.optimizers)):
+            return  # and a lower rate would not end it
+        inner = _inner_updates(subject)
+        if inner is not None:
+            yield self.finding(
+                f"at learning rate {inner.lr:g} {inner.kind} moved the weights between two evaluations of the same "
+                f"step so far that they made values up to {_largest(subject):.3g}",
+                fix="lower the learning rate: with L-BFGS it is 1, or a line search finds it "
+                '(line_search_fn="strong_wolfe")',
+                evidence={"lr": inner.lr},
                 depth=Depth.FIRST,
                 place=place,
             )
             return
-        grown = growth(subject.run.history)
+        grown = growth(of_the_last(subject.run.history))
         if grown is None or (birth is not None and birth.transition not in _COMPUTED):
             return
         if (
@@ -139,12 +161,17 @@ class RateTooHigh(Rule[FailedStep]):
         return Depth.RUN if outlier_batch(step.run.history) is not None else Depth.UPSTREAM
 
 
-def _how_far(moved: float) -> str:
-    return (
-        f"by {moved:.2g} times their own size"
-        if math.isfinite(moved)
-        else "so far that float32 cannot hold its square"
-    )
+def _inner_updates(step: FailedStep) -> OptimizerFacts | None:
+    """L-BFGS makes many updates within one step, and evaluates the loss after each: its rate is a factor of a whole
+    Newton step."""
+    first = step.judged[0].how if step.judged else None
+    if first is None or first.kind not in DEPENDS_ON_SIZE or _largest(step) < _LARGE:
+        return None
+    return next((o for o in step.run.optimizers if o.kind == "LBFGS" and o.lr >= MANY_TIMES), None)
+
+
+def _largest(step: FailedStep) -> float:
+    return max((o.absmax or 0.0 for o in step.judged[0].birth.operands), default=0.0)
 
 
 def _to(step: FailedStep, rate: float | None, moved: float) -> str:
@@ -154,16 +181,9 @@ def _to(step: FailedStep, rate: float | None, moved: float) -> str:
 
 
 def _at(rate: float | None, moved: float) -> str:
-    if not rate or not math.isfinite(moved):
+    if not rate or not is_measure(rate, moved):
         return "to a usual one, between 1e-5 and 1"
     return f"to about {usual_rate(rate, moved):g}, at which that update is a thousandth of the weights' size"
-
-
-def _place(step: FailedStep) -> Place:
-    """The line of the birth, or else of the update."""
-    if step.birth is not None:
-        return Place(step.birth.birth.file, step.birth.birth.line)
-    return step.run.optimizers[0].stepped if step.run.optimizers else Place()
 
 
 def _shown(rate: float | None) -> str:
