@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from stayfinite.findings.subjects.run_record import Place
 from stayfinite.guarding.attempt import Outcome, Refusal
-from stayfinite.guarding.cleared_gradients import ClearedGradients
 from stayfinite.guarding.next_forward import NextForward
 from stayfinite.guarding.refusal_handler import RefusalHandler
 from stayfinite.guarding.run import GuardedRun
@@ -57,7 +56,6 @@ class DecisionMaker:
         self._run, self._owner, self._refusal_handler = run, owner, refusal_handler
         self._follower, self._position = follower, position
         self._aftermaths: list[Aftermath] = []
-        self._cleared = ClearedGradients()
         self._undecided: list[_Backward] = []
         self._decision: _Decision | None = None
         self._next_forward = NextForward()  # waited for while a decision is open
@@ -165,7 +163,6 @@ class DecisionMaker:
 
     def before_backward(self) -> Marks:
         self._begun = True
-        self._cleared.drop()
         optimizers = self._run.state.optimizers
         marks = gradient_marks(optimizers)
         if self._undecided:
@@ -227,7 +224,6 @@ class DecisionMaker:
     def decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         """Make the update, or do not: as was decided when another optimizer of the same losses stepped, or now."""
         self.trained = True
-        self._cleared.drop()
         decision = self._decision
         try:
             if decision is not None and optimizer in decision.waiting:
@@ -284,8 +280,7 @@ class DecisionMaker:
             return
         self._follower.step_is_refused()
         outcome.attempt.passes_before = self._passes_before
-        with self._cleared.shown(outcome.attempt.group):
-            refused = self._refusal_handler.undo(outcome)
+        refused = self._refusal_handler.undo(outcome)
         earlier, self.refusal = self.refusal, self._refusal_handler.answer(refused, outcome)
         if earlier is not None:  # several updates in one body: only the last can be replayed
             self._refusal_handler.conclude(earlier, None)
@@ -320,7 +315,6 @@ class DecisionMaker:
         the optimizer's doing.
         """
         self.finish()
-        self._cleared.drop()
         self.put_back_aftermath([optimizer])  # it reads its learning rate before it evaluates anything
         self.trained = True
         window, value = self._owner.open_window(), None
