@@ -25,6 +25,7 @@ _RUINS = (
     (2.0, 1e3, 8, 0.0),
     (MANY_TIMES, 2.0, 8, 1.0),
     (1e4, 0.0, 1, 1.0),
+    (0.2, 3.0, 16, 1e-2),  # slowly, by updates of hundreds of times the usual size
 )
 _LEAST_RUIN = min(far for far, *_ in _RUINS)
 STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
@@ -145,6 +146,11 @@ def steps_past_the_scaler(step: FailedStep) -> bool:
 
 def _went_far(record: StepRecord) -> bool:
     return record.update_ratio is not None and record.update_ratio >= MANY_TIMES
+
+
+def first_far(history: Iterable[StepRecord]) -> StepRecord | None:
+    """The first update that moved the weights by many times their size."""
+    return next((record for record in history if record.applied and _went_far(record)), None)
 
 
 def absurd_rate(step: FailedStep) -> bool:

@@ -108,3 +108,11 @@ def test_the_rate_is_that_of_the_optimizer_that_went_too_far() -> None:
     )
     step = FailedStep(2, "forward", "loss", RunRecord(history=records))
     assert "at learning rate 1000 one update" in explain(step)[0].message
+
+
+def test_a_loss_that_large_updates_have_driven_up_for_good() -> None:
+    """A warm-up that multiplies: updates of half the size of the weights at every step, and no value is bad."""
+    told = found([6.8, *[31.0] * 16], [0.44, *[0.3] * 16])
+    assert "about 0.44 times their own size" in told[0] and "never below 31" in told[0]
+    assert not found([6.8, *[9.0] * 16], [0.44, *[0.3] * 16])
+    assert not found([6.8, *[31.0] * 16], [0.01] * 17)
