@@ -143,6 +143,7 @@ class Incident:
     environment: dict[str, Json] = field(default_factory=dict)
     observed: list[TensorSummary] = field(default_factory=list)  # what the user asked to keep an eye on
     whole_run: bool = False  # no step failed: it is what a finished run shows, and `step` is how many it made
+    uncounted: bool = False  # by a run without an optimizer: `step` is 0
     growth: dict[str, Json] = field(default_factory=dict)  # by depth and by time, where the trace shows it
     not_located: str = ""  # why the place where it began is not known
     blame: str | None = None  # data, state, both, flaky; None: not examined
@@ -181,6 +182,7 @@ class Incident:
             "test": self.test,
             "standalone": self.standalone,
             **({"whole_run": True} if self.whole_run else {}),
+            **({"uncounted": True} if self.uncounted else {}),
             **({"patched_by": self.patched_by} if self.patched_by else {}),
             **({"blame_remark": self.blame_remark} if self.blame_remark else {}),
             **({"proof_remark": self.proof_remark} if self.proof_remark else {}),

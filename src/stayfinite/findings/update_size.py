@@ -16,9 +16,18 @@ _USUAL_RATE = 1e-3  # where the update itself could not be measured
 _LEAST_RATE = 1e-8  # that anybody trains with
 _RECENT = 16
 _ABSURD = 1.0
-# how far an update went, how high the loss is ever since, and how many losses show that: one may be an outlier
 _HARDLY_ANY = 1e-2  # a loss may begin at next to nothing: that of standardised advantages
-_RUINS = ((MANY_TIMES, 1e6, 3), (MANY_TIMES, 10.0, 8), (2.0, 1e3, 8))
+# how far an update went, how high the loss is ever since, how many losses show that (one may be an outlier), and the
+# least learning rate with which that is enough; a rate of 1 and such an update need no loss to tell
+_RUINS = (
+    (MANY_TIMES, 1e6, 3, 0.0),
+    (MANY_TIMES, 10.0, 8, 0.0),
+    (2.0, 1e3, 8, 0.0),
+    (MANY_TIMES, 2.0, 8, 1.0),
+    (1e4, 0.0, 1, 1.0),
+    (0.2, 3.0, 16, 1e-2),  # slowly, by updates of hundreds of times the usual size
+)
+_LEAST_RUIN = min(far for far, *_ in _RUINS)
 STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
 
 
@@ -31,6 +40,7 @@ class Ruin:
     moved: float  # times the size of the weights
     before: float
     after: float
+    lowest: float  # since then
     stepped: Place
 
 
@@ -39,15 +49,20 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     since."""
     for number, record in enumerate(history):
         moved = record.update_ratio
-        if not record.applied or moved is None or moved < _RUINS[-1][0]:
+        if not record.applied or moved is None or moved < _LEAST_RUIN:
             continue
         before = _losses(r for r in history[: number + 1] if r.who == record.who)
         after = _losses(r for r in history[number + 1 :] if r.who == record.who)
         if before and any(
-            moved >= far and len(after) >= lasting and min(after) >= times * max([*before, _HARDLY_ANY])
-            for far, times, lasting in _RUINS
+            moved >= far
+            and len(after) >= lasting
+            and min(after) >= times * max([*before, _HARDLY_ANY])
+            and (record.own_rate or 0.0) >= rate
+            for far, times, lasting, rate in _RUINS
         ):
-            return Ruin(record.step, record.own_rate, moved, before[-1], after[-1], record.stepped)
+            return Ruin(
+                record.step, record.own_rate, moved, before[-1], after[-1], min(after), record.stepped
+            )
     return None
 
 
@@ -131,6 +146,11 @@ def steps_past_the_scaler(step: FailedStep) -> bool:
 
 def _went_far(record: StepRecord) -> bool:
     return record.update_ratio is not None and record.update_ratio >= MANY_TIMES
+
+
+def first_far(history: Iterable[StepRecord]) -> StepRecord | None:
+    """The first update that moved the weights by many times their size."""
+    return next((record for record in history if record.applied and _went_far(record)), None)
 
 
 def absurd_rate(step: FailedStep) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from stayfinite.findings.rule import examine
 from stayfinite.findings.subjects.outlook import Outlook
+from stayfinite.findings.update_size import first_far
 from stayfinite.guarding.keeper import Keeper
 from stayfinite.guarding.run import GuardedRun
 from stayfinite.recover import RunStopped
@@ -54,7 +56,8 @@ class Precaution:
         reporter = self._run.reporter
         if outlook.what not in self._said:
             self._said.add(outlook.what)
-            for finding in examine(outlook):
+            far = first_far(self._run.observers.history.whole)
+            for finding in examine(replace(outlook, far=far)):
                 reporter.finding(finding, "forecast")
         reporter.note(
             "forecast",

@@ -94,7 +94,8 @@ def _conclude(
     if options.traced or outcome.interrupted:
         return incidents, remarks
     if session.needs_second_run:
-        what = f"step {session.first_failing_step} failed"
+        counted = session.observers.optimizers.known  # steps are those of optimizers
+        what = f"step {session.first_failing_step} failed" if counted else "the script failed"
         failure = second_run.FailurePoint(session.failing_step, session.seconds_to_failure, what)
     elif (doubt := session.doubt(incidents)) is not None:
         failure = second_run.FailurePoint(session.history.step, session.seconds, doubt, of_the_whole=True)

@@ -114,8 +114,10 @@ class ScriptTraining:
         if self._thread.others_train and self.obstacle is None:
             yield "Another thread of the script trains, too: its steps were not watched."
         if self.mended:
-            what = "a batch" if self.mended == 1 else f"{self.mended} batches"
-            yield f"Buffers that {what} without an update had left with NaN or Inf are as they were before."
+            yield (
+                "Buffers that forward passes without an update after them had left with NaN or Inf are as they were "
+                "before."
+            )
 
     # -- when there is something to guard
 

@@ -51,7 +51,7 @@ def why_failed(stage: Stage, result: TrialResult, line: int | None) -> str:
         at = judged[0].birth.birth.line if judged else None
         again = "still" if at == line or at is None else "now"
         later = result.failures[0].step - stage.step.step
-        when = f", {later} step{'s' * (later > 1)} later" if later > 0 else ""
+        when = f", {_steps(later)} later" if later > 0 else ""
         return f"{again} not finite" + (f" at line {at}{when}" if at is not None else when)
     if result.left_bad:
         return f"every step is finite, but {result.left_bad[0]} is not any more"
@@ -167,7 +167,7 @@ def postponed(stage: Stage, result: TrialResult, case: Case) -> str | None:
         return None
     if result.failures:
         later = result.failures[0].step - stage.step.step
-        return f"finite now, not finite {later} steps later: it postpones" if later > 0 else None
+        return f"finite now, not finite {_steps(later)} later: it postpones" if later > 0 else None
     after = [abs(loss) for step, loss in result.losses if step >= stage.step.step]
     if case.kind not in _TOO_LARGE or len(after) < 2 or after[-1] < _GROWS_ON * after[0]:
         return None
@@ -212,3 +212,7 @@ def leaves_the_update(case: Case, remedies: Sequence[Remedy]) -> str | None:
         return None
     size = f"about {rounded(left)} times as large as the weights" if math.isfinite(left) else "beyond float32"
     return f"finite, but the update that ruined the weights is still {size}"
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"

@@ -21,17 +21,20 @@ def around_updates(
 
 
 @contextmanager
-def scaled_rates(factor: Callable[[int], float]) -> Iterator[None]:
+def scaled_rates(factor: Callable[[int], float], *, least: float = 0.0) -> Iterator[None]:
     """Every update at its own learning rate times a factor of how many this optimizer has made; between updates the
-    rate is what it was, for schedules to work on."""
+    rate is what it was, for schedules to work on. Groups that begin with a rate below `least` are left as they are."""
     made: dict[int, int] = {}
+    scaled: dict[tuple[int, int], bool] = {}  # by optimizer and group
 
     def scale(optimizer: Any) -> None:
         number = made.get(id(optimizer), 0)
         made[id(optimizer)] = number + 1
-        for group in optimizer.param_groups:
+        for index, group in enumerate(optimizer.param_groups):
             group[_KEPT] = group["lr"]
-            group["lr"] = group["lr"] * factor(number)
+            begins = max(group["lr"], group.get("initial_lr", 0.0), group.get("max_lr", 0.0))
+            if begins and scaled.setdefault((id(optimizer), index), bool(begins >= least)):
+                group["lr"] = group["lr"] * factor(number)
 
     def put_back(optimizer: Any) -> None:
         for group in optimizer.param_groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -33,11 +34,13 @@ class MeasuredRate(Remedy):
 
     def __init__(self, update: AbsurdUpdate | None = None) -> None:
         """`update`: the one that it is measured by."""
-        self._factor = 1.0
+        self._factor, self._least = 1.0, 0.0
         if update is None:
             return
         rate = usual_rate(update.lr, update.moved)
         self._factor = rate / update.lr
+        # of an actor and its critic one may have been right: what lies nearer to the rate that is aimed at stays
+        self._least = math.sqrt(rate * update.lr)
         self.sentence = f"train at a learning rate of about {rate:g} in place of {update.lr:g}: " + (
             f"the update {_before(update.ago)}, about {rounded(update.moved)} times as large as the weights, is then "
             f"about {USUAL_UPDATE:g} of their size"
@@ -62,7 +65,7 @@ class MeasuredRate(Remedy):
         return STILL_SCALED if steps_past_the_scaler(case.step) else None
 
     def applied(self) -> AbstractContextManager[None]:
-        return scaled_rates(lambda number: self._factor)
+        return scaled_rates(lambda number: self._factor, least=self._least)
 
 
 def _before(steps: int) -> str:

@@ -23,6 +23,7 @@ def to_incident(
         step=step.step,
         phase=step.phase,
         trigger=step.trigger,
+        uncounted=step.step == 0 and not step.run.optimizers,
         whole_run=step.run.complete and not step.births and not step.state,
         reproduced=step.reproduced,
         birth=birth,

@@ -53,7 +53,8 @@ def lines(incident: Incident) -> Iterator[Text]:
     )
     again = ", not seen again in a second run" if incident.reproduced is False else ""
     on = f" on rank {incident.rank}" if incident.world_size > 1 and incident.rank is not None else ""
-    title = f"stayfinite  step {incident.step}: {what}{on} ({incident.phase}{again})"
+    step = "" if incident.uncounted else f"step {incident.step}: "  # steps are those of optimizers
+    title = f"stayfinite  {step}{what}{on} ({incident.phase}{again})"
     if incident.whole_run:
         steps = "1 step" if incident.step == 1 else f"{incident.step} steps"
         title = f"stayfinite  the whole run ({steps}): " + (

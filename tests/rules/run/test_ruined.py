@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_a_loss_that_never_came_back_from_one_update() -> None:
     assert told[0].startswith(
         "RUN010: at learning rate 0.5 the update of step 0 moved the weights by about 1e+31 times"
     )
-    assert "the loss, 2.3 before, is 1e+32 at the end" in told[0]
+    assert "the loss was 2.3 before and 1e+32 at the end" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,19 @@ def test_a_loss_that_stays_many_times_as_high(losses: list[float], updates: list
     assert "the update of step 0 moved the weights" in found(losses, updates)[0]
 
 
+def test_a_model_that_one_update_has_saturated() -> None:
+    """Its loss is finite and lower than before: an actor with weights of 1e18, whose critic goes on to learn."""
+    records = tuple(
+        StepRecord(n, 0.6 - 0.01 * n, lr=1e18, update_ratio=5e18 if n == 0 else 0.1) for n in range(12)
+    )
+    step = FailedStep(12, "state", "parameter", RunRecord(history=records, complete=True))
+    assert "whatever the loss says (0.6 before and 0.49 at the end)" in explain(step)[0].message
+    modest = tuple(
+        replace(record, lr=1e-3) for record in records
+    )  # a first update of weights that begin at zero
+    assert not explain(replace(step, run=RunRecord(history=modest, complete=True)))
+
+
 @pytest.mark.parametrize(
     "losses, updates",
     [
@@ -94,3 +108,11 @@ def test_the_rate_is_that_of_the_optimizer_that_went_too_far() -> None:
     )
     step = FailedStep(2, "forward", "loss", RunRecord(history=records))
     assert "at learning rate 1000 one update" in explain(step)[0].message
+
+
+def test_a_loss_that_large_updates_have_driven_up_for_good() -> None:
+    """A warm-up that multiplies: updates of half the size of the weights at every step, and no value is bad."""
+    told = found([6.8, *[31.0] * 16], [0.44, *[0.3] * 16])
+    assert "about 0.44 times their own size" in told[0] and "never below 31" in told[0]
+    assert not found([6.8, *[9.0] * 16], [0.44, *[0.3] * 16])
+    assert not found([6.8, *[31.0] * 16], [0.01] * 17)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stayfinite.findings.subjects.run_record import StepRecord
+
 FLOAT16_LIMIT = 65504.0
 SQUARED_LIMIT = 1.8446743e19
 """The largest number whose square float32 and bfloat16 can hold."""
@@ -75,6 +77,7 @@ class Outlook:
     first_value: float
     dtype: str = ""
     amplifiers: tuple[Amplifier, ...] = ()
+    far: StepRecord | None = None  # the first recent update that moved the weights by many times their size
 
     @property
     def modules(self) -> list[str]:

@@ -49,8 +49,7 @@ class GradientNormOverflow(Rule[FailedStep]):
         seen = size is not None and size > 0  # not where the script had clipped it to nothing
         of = f"; the largest is {size:.3g}, of {name}" if seen else ""
         clip = next((c.place for c in subject.run.clips if c.nonfinite_norms), None)
-        held = (one.absmax for one in subject.batch if one.absmax is not None and not one.is_integer)
-        inputs = subject.batch_absmax or max(held, default=None)
+        inputs = subject.batch_absmax
         from_data = inputs is not None and inputs > _ENORMOUS
         yield self.finding(
             f"every gradient is finite, and the sum of their squares is beyond float32: their norm comes out as Inf{of}"

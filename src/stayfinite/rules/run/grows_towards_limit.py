@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stayfinite.findings import Finding, Rule, Severity
 from stayfinite.findings.subjects.outlook import FLOAT16_LIMIT, Outlook
+from stayfinite.findings.update_size import how_far
 
 _CAUSES = {"argument of exp": "EXP_OVERFLOW", "loss scale": "LOSS_SCALE_COLLAPSE"}
 
@@ -50,7 +51,7 @@ class GrowsTowardsLimit(Rule[Outlook]):
     def check(self, subject: Outlook) -> Iterator[Finding]:
         half = subject.limit == FLOAT16_LIMIT
         yield self.finding(
-            f"{_subject(subject)} {_trend(subject)}; {_when(subject)}{_by(subject)}",
+            f"{_subject(subject)} {_trend(subject)}; {_when(subject)}{_cause(subject)}{_by(subject)}",
             fix=_fix(subject),
             cause=_CAUSES.get(subject.what) or ("FP16_OVERFLOW" if half else "LR_DIVERGENCE"),
             evidence={
@@ -98,7 +99,16 @@ def _when(outlook: Outlook) -> str:
         "where float16 ends" if outlook.limit == FLOAT16_LIMIT else "whose square float32 cannot hold",
     )
     limit = f"{outlook.limit:.5g}" if outlook.limit < 1e5 else f"{outlook.limit:.4g}"
-    return f"at this pace it would reach {limit} ({end}) in {span} steps"
+    return f"at this pace it would reach {limit} ({end}) in {span} step{'' if span == '1' else 's'}"
+
+
+def _cause(outlook: Outlook) -> str:
+    """An update that went many times too far is nearer to the cause than what the modules make of such weights."""
+    far = outlook.far
+    if far is None or far.update_ratio is None or outlook.what == "loss scale":
+        return ""
+    rate = f" at learning rate {far.own_rate:g}" if far.own_rate is not None else ""
+    return f". The update of step {far.step}{rate} moved the weights {how_far(far.update_ratio)}"
 
 
 def _by(outlook: Outlook) -> str:
@@ -106,6 +116,8 @@ def _by(outlook: Outlook) -> str:
 
 
 def _fix(outlook: Outlook) -> str:
+    if outlook.far is not None and outlook.what != "loss scale":
+        return "lower the learning rate, and start again from weights before that update"
     if outlook.what == "loss scale":
         return "look for the forward pass that overflows: no loss scale is small enough for it"
     if outlook.what == "argument of exp":

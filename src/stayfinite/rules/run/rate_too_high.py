@@ -11,6 +11,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import OptimizerFacts
 from stayfinite.findings.update_size import (
     MANY_TIMES,
+    Ruin,
     absurd_rate,
     first_absurd_update,
     how_far,
@@ -105,9 +106,8 @@ class RateTooHigh(Rule[FailedStep]):
         if ruined is not None:
             yield self.finding(
                 f"at learning rate {_shown(ruined.lr)} the update of step {ruined.step} moved the weights "
-                f"{how_far(ruined.moved)}: the loss, {ruined.before:.3g} before, is {ruined.after:.3g} at the end",
-                fix=f"lower the learning rate {_at(ruined.lr, ruined.moved)}, then start again: no later step "
-                "brought it back",
+                f"{how_far(ruined.moved)}: {_what_became(ruined)}",
+                fix=f"lower the learning rate {_at(ruined.lr, ruined.moved)}, then start again",
                 evidence={"update_ratio": ruined.moved, "lr": ruined.lr},
                 depth=Depth.FIRST,
                 place=ruined.stepped if ruined.stepped.line else place,
@@ -159,6 +159,13 @@ class RateTooHigh(Rule[FailedStep]):
         if absurd_rate(step):
             return Depth.FIRST
         return Depth.RUN if outlier_batch(step.run.history) is not None else Depth.UPSTREAM
+
+
+def _what_became(ruined: Ruin) -> str:
+    losses = f"{ruined.before:.3g} before and {ruined.after:.3g} at the end"
+    if ruined.after > ruined.before:
+        return f"the loss was {losses}, and never below {ruined.lowest:.3g} after it"
+    return f"nothing is left of what they were, whatever the loss says ({losses})"
 
 
 def _inner_updates(step: FailedStep) -> OptimizerFacts | None:
