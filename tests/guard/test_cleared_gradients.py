@@ -51,3 +51,17 @@ def test_it_is_gone_before_anything_is_added_to_it(tmp_path: Path) -> None:
         guard.close()
         weights.append(bits(model=training.model, generators=False))
     assert not differing(*weights)
+
+
+def test_a_second_step_without_a_backward_pass_finds_nothing_to_do(tmp_path: Path) -> None:
+    training = Training()
+    guard = training.guard(tmp_path, prove="off")
+    for x in guard.watch([DATA[0], spoiled(DATA[1]), DATA[2]]):
+        training.optimizer.zero_grad(set_to_none=True)
+        training.loss(x).backward()
+        training.optimizer.step()
+        if bool(x.isnan().any()):
+            training.optimizer.step()
+            assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in training.model.parameters())  # type: ignore[arg-type]
+    assert (guard.counters.applied, guard.counters.skipped) == (2, 1)
+    guard.close()

@@ -34,6 +34,19 @@ class ClearedGradients:
                     parameter.grad = torch.zeros_like(parameter)
                     self._shown.append((parameter, parameter.grad))
 
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """For an optimizer's step: it finds no gradients, and the script after it what it found before."""
+        shown = self._shown
+        self.drop()
+        try:
+            yield
+        finally:
+            for parameter, zeros in shown:
+                if parameter.grad is None:
+                    parameter.grad = zeros
+                    self._shown.append((parameter, zeros))
+
     def drop(self) -> None:
         """The script has had its look: a parameter without a gradient is one that the next update leaves alone."""
         shown, self._shown = self._shown, []

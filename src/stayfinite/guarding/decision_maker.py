@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -224,10 +225,25 @@ class DecisionMaker:
 
     # -- updates
 
+    def concerns(self, optimizer: Optimizer) -> bool:
+        """It has gradients, or is yet to hear that its losses were refused."""
+        decision = self._decision
+        if decision is not None and decision.outcome is None and optimizer in decision.waiting:
+            return True
+        with self.cleared_are_hidden():
+            return has_gradients(optimizer)
+
+    def cleared_are_hidden(self) -> AbstractContextManager[None]:
+        """Zeros that are there to be read are no gradients."""
+        return self._cleared.hidden()
+
     def decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         """Make the update, or do not: as was decided when another optimizer of the same losses stepped, or now."""
+        with self.cleared_are_hidden():
+            self._decide(optimizer, step)
+
+    def _decide(self, optimizer: Optimizer, step: Callable[[], Any]) -> None:
         self.trained = True
-        self._cleared.drop()
         decision = self._decision
         try:
             if decision is not None and optimizer in decision.waiting:

@@ -23,7 +23,7 @@ from stayfinite.guarding.step_follower import StepFollower
 from stayfinite.guarding.step_owner import NoGradients, StepOwner
 from stayfinite.hooks.interrupts import interrupts_wait
 from stayfinite.recover.policy import RunStopped
-from stayfinite.watch.intercept import Marks, has_gradients, intercept
+from stayfinite.watch.intercept import Marks, intercept
 from stayfinite.watch.risk import calls_closure_once
 
 Batch = TypeVar("Batch")
@@ -272,8 +272,9 @@ class WatchedLoop:
             return self._follower.step_in_replay(optimizer, step, closure)
         if not self.listening:
             return step()
-        if closure is None and not has_gradients(optimizer):
-            return self._step_without_gradients(optimizer, step)
+        if closure is None and not self.decision.concerns(optimizer):
+            with self.decision.cleared_are_hidden():
+                return self._step_without_gradients(optimizer, step)
         if closure is None:
             return self._follower.around(lambda update: self._decide(optimizer, update), step)
         if calls_closure_once(optimizer):
