@@ -12,6 +12,10 @@ from stayfinite.findings.subjects.run_record import StepRecord
 _FACTOR = 100.0  # above the largest of the steps before
 _BEFORE, _FEWEST = 32, 8  # steps that it is compared with
 _ORDINARY = 10.0  # times the usual update: more, and the weights may have brought the loss about
+_MODERATE = (
+    1.0  # the size of the weights: an update that went further was no usual one, whatever the others were
+)
+_CALM = 10.0  # times their median: losses that had gone up so far already were growing
 _STAYED = 3.0  # every loss after it is so many times above the largest before
 
 
@@ -37,7 +41,9 @@ def outlier_batch(history: Sequence[StepRecord]) -> OutlierBatch | None:
         )
         if stands_out:
             stayed = all(abs(r.loss or 0.0) > _STAYED * max(losses) for r in known[number + 1 :])
-            return OutlierBatch(now, max(losses), max(norms)) if stayed and _were_ordinary(before) else None
+            calm = max(losses) <= _CALM * median(losses)
+            ordinary = stayed and calm and _were_ordinary(before)
+            return OutlierBatch(now, max(losses), max(norms)) if ordinary else None
     return None
 
 
@@ -47,5 +53,5 @@ def _were_ordinary(before: Sequence[StepRecord]) -> bool:
     return (
         len(moved) >= _FEWEST
         and before[-1].update_ratio is not None
-        and max(moved[-3:]) <= _ORDINARY * median(moved)
+        and max(moved[-3:]) <= min(_ORDINARY * median(moved), _MODERATE)
     )

@@ -46,7 +46,10 @@ def attach(incident: Incident, report: ProofReport) -> None:
     for finding in incident.findings:
         own = _own(finding, report)
         if finding.cause in _CONTRADICTED.get(incident.blame or "", ()):
-            refuted.append(_contradicted(finding, incident.blame or ""))
+            if (
+                finding.cause != "BAD_BATCH_SPIKE" or len(incident.findings) == 1
+            ):  # it has nothing but the batch to say
+                refuted.append(_contradicted(finding, incident.blame or ""))
         elif own is not None and not any(one.proved for one in own):
             refuted.append(_refuted(finding, own, len(report.tried)))
         elif best is not None and not cured and _is_about(finding, report):

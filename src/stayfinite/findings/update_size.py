@@ -16,6 +16,7 @@ _USUAL_RATE = 1e-3  # where the update itself could not be measured
 _LEAST_RATE = 1e-8  # that anybody trains with
 _RECENT = 16
 _ABSURD = 1.0
+_GROWING, _GROWN = 3, 30.0  # losses that show growth, and how far the last is above the first
 _HARDLY_ANY = 1e-2  # a loss may begin at next to nothing: that of standardised advantages
 # how far an update went, how high the loss is ever since, how many losses show that (one may be an outlier), and the
 # least learning rate with which that is enough; a rate of 1 and such an update need no loss to tell
@@ -106,6 +107,9 @@ class AbsurdUpdate:
     ago: int  # steps before the one that failed
     lr: float
     moved: float  # times the size of the weights; infinite if float32 does not hold the update
+    by_growth: bool = (
+        False  # the loss had gone up before: the update is as large as what had grown, and measures no rate
+    )
 
 
 def usual_rate(lr: float, moved: float) -> float:
@@ -125,9 +129,16 @@ def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
     for record in step.run.history[-_RECENT:]:
         moved = record.update_ratio if _went_far(record) else None
         if record.step < step.step and moved is not None and (rate := record.own_rate):
-            return AbsurdUpdate(step.step - record.step, rate, moved)
+            grew = _had_grown(step.run.history, record)
+            return AbsurdUpdate(step.step - record.step, rate, moved, grew)
     rate = learning_rate(step)
     return AbsurdUpdate(0, rate, math.inf) if rate else None
+
+
+def _had_grown(history: Sequence[StepRecord], record: StepRecord) -> bool:
+    """The loss had gone up, step by step, before this update."""
+    before = _losses(r for r in history if r.step <= record.step and r.who == record.who)
+    return len(before) > _GROWING and before[-1] > _GROWN * max(before[0], _HARDLY_ANY)
 
 
 def learning_rate(step: FailedStep) -> float | None:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from stayfinite.findings.incident import listed_samples
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.remedies.remedy import Case, Prescription, Remedy
 from stayfinite.remedies.source import Edit, SourceSite, called
 
 _MAKERS = ("tensor", "as_tensor", "from_numpy", "asarray", "frombuffer", "stack")
 """What makes a tensor of values that torch has not computed. The op behind some of them has no name of theirs."""
+
+_MUCH = 0.25  # of what came in
 
 _WITH_WEIGHTS = frozenset(
     ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "einsum", "convolution", "embedding", "lstm", "gru",
@@ -40,6 +43,8 @@ class Imputed(Remedy):
         """A bad value in some samples is one thing, a column that is bad in all of them another."""
         if case.kind is Kind.CAME_IN and case.birth.fact("bad_columns"):
             return "finite, but a column that was NaN in every sample is 0 in every sample: what makes it so stays"
+        if case.kind is Kind.CAME_IN and (lost := _nothing_left(case)):
+            return f"finite, but {lost}: they would be learnt as 0"
         if case.kind is Kind.CAME_IN and _is_label(case):
             return "finite, but it goes to the loss as it is: what nobody knows would be learnt as 0"
         return None
@@ -63,6 +68,18 @@ class Imputed(Remedy):
             if nodes:
                 return [site.replace(n, _finite(site, site.code(n))) for n in nodes]
         return _where_the_loop_takes_it(case, site)
+
+
+def _nothing_left(case: Case) -> str:
+    """What came in bad throughout: samples, or so much of the data that what spread it must be mended."""
+    shown, held = case.birth.birth, case.birth.output
+    bad = shown.nan + shown.inf
+    if shown.numel > 1 and bad >= _MUCH * shown.numel:
+        return f"{bad} of {shown.numel} values were bad"
+    rows = held.summary.shape[0] if held is not None and held.summary.shape else 0
+    if shown.samples and rows and bad >= len(shown.samples) * (shown.numel // rows):
+        return f"nothing of samples {listed_samples(shown.samples, 5)} is known"
+    return ""
 
 
 def _is_label(case: Case) -> bool:

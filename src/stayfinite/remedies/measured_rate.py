@@ -52,8 +52,9 @@ class MeasuredRate(Remedy):
         """What failed depends on the size of the weights, or they were bad already; and one update was absurd, of a
         batch like the others: else that batch would set the rate of all."""
         by_size = case.kind in self.kinds or case.how.word in ("parameter", "state")
-        outlier = outlier_batch(case.step.run.history)
-        return by_size and outlier is None and first_absurd_update(case.step) is not None
+        update = first_absurd_update(case.step)
+        measures = update is not None and not update.by_growth
+        return by_size and measures and outlier_batch(case.step.run.history) is None
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         update = first_absurd_update(case.step)

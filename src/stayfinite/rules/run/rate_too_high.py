@@ -184,6 +184,8 @@ def _largest(step: FailedStep) -> float:
 def _to(step: FailedStep, rate: float | None, moved: float) -> str:
     """Measured by the first update that went too far: later ones are larger because the weights are."""
     first = first_absurd_update(step)
+    if first is not None and first.by_growth:
+        return "(try a tenth)"
     return _at(rate, moved) if first is None else _at(first.lr, first.moved)
 
 
