@@ -49,9 +49,9 @@ def test_where_a_nan_came_from(name: str, tmp_path: Path) -> None:
     assert found.step is not None and found.step.birth is not None, found
     assert found.step.birth.transition == transition
     told = found.findings[0].message
-    assert found.causes[0] == "DATA_NONFINITE" and ("plain numbers" in told) == (transition == "deliberate"), (
-        found
-    )
+    assert found.causes[0] == "DATA_NONFINITE" and ("plain numbers" in told) == (
+        transition == "deliberate"
+    ), found
 
 
 def test_a_mask_of_an_array_is_meant(tmp_path: Path) -> None:
