@@ -11,6 +11,7 @@ from rules.traced import explained
 TAKEN = {
     "an array": ("np.array([1.0, float('nan'), 2.0])", "outside"),
     "a long list": ("[1.0] * 30 + [float('nan')]", "outside"),
+    "a deque": ("collections.deque([1.0] * 30 + [float('nan')])", "outside"),
     "a literal": ("[1.0, float('nan')]", "deliberate"),
     "one number": ("float('nan')", "deliberate"),
 }
@@ -30,7 +31,7 @@ def test_an_array_is_never_a_literal(values: str, tmp_path: Path) -> None:
     )
     first = found.findings[0]
     assert (first.code, first.line) == ("DAT001", found.marked[0]), found
-    assert "wrote down" not in first.message, found
+    assert "plain numbers" not in first.message, found
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -38,6 +39,7 @@ def test_where_a_nan_came_from(name: str, tmp_path: Path) -> None:
     given, transition = TAKEN[name]
     found = explained(
         f"""
+        import collections
         import numpy as np
         w = nn.Parameter(torch.ones(1))
         loss = (w - torch.tensor({given})).pow(2).mean()  #!
@@ -47,9 +49,9 @@ def test_where_a_nan_came_from(name: str, tmp_path: Path) -> None:
     assert found.step is not None and found.step.birth is not None, found
     assert found.step.birth.transition == transition
     told = found.findings[0].message
-    assert found.causes[0] == "DATA_NONFINITE" and ("wrote down" in told) == (transition == "deliberate"), (
-        found
-    )
+    assert found.causes[0] == "DATA_NONFINITE" and ("plain numbers" in told) == (
+        transition == "deliberate"
+    ), found
 
 
 def test_a_mask_of_an_array_is_meant(tmp_path: Path) -> None:

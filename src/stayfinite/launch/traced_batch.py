@@ -18,7 +18,7 @@ _SHOWN = 8
 
 
 class TracedBatch:
-    """What a DataLoader gave, until it gives the next; without one, what the models were given."""
+    """What a DataLoader gave, until it gives the next; without one, what modules (also of a loss) were given."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -33,7 +33,7 @@ class TracedBatch:
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         inputs = [tensor for held in self._tracer.follower.modules.inputs if (tensor := held()) is not None]
-        return self._given or [("what a model was given", tensor) for tensor in inputs]
+        return self._given or [("what a module was given", tensor) for tensor in inputs]
 
     def operands(self) -> tuple[Operand, ...]:
         """Its tensors as evidence."""

@@ -6,6 +6,7 @@ activation alive: the journal holds numbers and weak references.
 
 from __future__ import annotations
 
+import numbers
 import os
 import threading
 import weakref
@@ -299,7 +300,7 @@ def _least_of_data(given: Any) -> int | None:
     """How many values make a copy of this data, and no literal; None for a single number, which is one."""
     if hasattr(given, "__array_interface__"):
         return 2
-    return _WRITTEN_OUT if isinstance(given, (list, tuple)) else None
+    return None if isinstance(given, numbers.Number) else _WRITTEN_OUT  # a list, a tuple, a deque of returns
 
 
 def _only(step: FailedStep, birth: Any) -> FailedStep:

@@ -11,7 +11,7 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand
 from stayfinite.rules.evidence import judged, tensors, told
 
-_WORDS = {"batch": "the batch", "constant": "a tensor that the script wrote down"}
+_WORDS = {"batch": "the batch", "constant": "a tensor made of plain numbers"}
 _FIX = "check torch.isfinite where the samples are made; repair or drop the bad ones at their source"
 
 _WHOLE_COLUMN = (
