@@ -138,3 +138,25 @@ def test_an_error_of_a_decomposition_leads_to_the_row(
     (incident,) = incidents
     assert incident["step"] == 5 and incident["findings"][0]["code"] == code, said
     assert line is None or incident["birth"]["line"] == line
+
+
+LABELS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Linear(4, 1)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+rows, labels = torch.randn(64, 4), torch.randn(64, 1)
+labels[40] = 1e25
+for x, y in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows, labels), batch_size=8):
+    loss = nn.functional.mse_loss(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_label_out_of_scale_is_told_from_an_input(tmp_path: Path) -> None:
+    said, incidents = _run(LABELS, tmp_path)
+    message = incidents[0]["findings"][0]["message"]
+    assert message.startswith("mse_loss overflowed on inputs up to 1e+25 (the target), "), said

@@ -15,6 +15,7 @@ from stayfinite.findings.subjects.run_record import (
     ClipCall,
     GradientFacts,
     LoadEvent,
+    OptimizerFacts,
     Place,
     ReplicaFacts,
     RoundedIntegers,
@@ -192,6 +193,15 @@ def test_under_a_schedule_a_decayed_rate_is_what_a_resume_should_bring() -> None
 )
 def test_kept_state_that_is_bad_while_the_weights_are_fine(tensor: StateTensor, found: bool) -> None:
     assert (causes(replace(COMPLETE, state=(tensor,))) == ["STATE_POISONED"]) is found
+
+
+@pytest.mark.parametrize("steps", [0, 7])
+def test_weights_that_were_bad_before_any_update_have_no_good_copy(steps: int) -> None:
+    optimizer = OptimizerFacts("SGD", 0.1, None, None, ("float32",), (), steps)
+    failed = FailedStep(steps, "state", "loss", state=(StateTensor("parameter", "table.weight", 1, 0, 40),))
+    (finding,) = explain(within(failed, optimizers=(optimizer,)))
+    assert ("no update has been made yet" in finding.message) is (steps == 0)
+    assert ("good copy" in (finding.fix or "")) is (steps > 0)
 
 
 @pytest.mark.parametrize(

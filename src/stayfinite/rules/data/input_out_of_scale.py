@@ -83,7 +83,7 @@ class InputOutOfScale(Rule[FailedStep]):
             else:
                 depth = Depth.RUN if absurd_rate(subject) else Depth.UPSTREAM
             yield self.finding(
-                f"{born.birth.op} overflowed on inputs up to {value:.3g}"
+                f"{born.birth.op} overflowed on inputs up to {value:.3g}{_which(subject, held, local, value)}"
                 + (f" (given at {born.birth.facts.get('given_at')})" if given else "")
                 + (
                     f", {value / typical:.1g} times those of the steps before"
@@ -98,6 +98,15 @@ class InputOutOfScale(Rule[FailedStep]):
                 line=born.birth.birth.line,
             )
             return
+
+
+def _which(step: FailedStep, held: Operand | None, local: Operand | None, value: float) -> str:
+    """Labels are no inputs of the model, and a loss overflows on them as well."""
+    if local is not None and local.absmax == value and local.summary.name == "target":
+        return " (the target)"
+    several = len({one.summary.name for one in step.batch}) > 1
+    of_batch = held is not None and held in step.batch and held.absmax == value
+    return f" ({held.summary.name})" if several and of_batch and held is not None else ""
 
 
 def _largest_input(step: FailedStep) -> tuple[float, Operand | None]:

@@ -13,6 +13,10 @@ from stayfinite.rules.evidence import judged, told
 _RUNNING = ("running_mean", "running_var", "ema", "shadow", "avg", "momentum")
 _FIX = "check it before each update, and restore weights, moments, buffers and averages together from a good copy"
 
+_FIX_OF_THE_BEGIN = (
+    "initialise it explicitly, or repair what was written into it: no copy of it was ever good"
+)
+
 _WORDS = {"state": "optimizer state"}
 
 
@@ -79,11 +83,14 @@ class StatePoisoned(Rule[FailedStep]):
         first = (kept or bad)[0]
         # The script dropped the step and went on: what failed is the state alone.
         itself = not weights_bad and _went_on(subject)
+        known = subject.run.optimizers
+        from_the_begin = weights_bad and bool(known) and not any(optimizer.steps for optimizer in known)
         yield self.finding(
             f"{first.owner} {first.name} holds {first.nan} NaN and {first.inf} Inf"
             + ("" if weights_bad else " while the weights are finite")
-            + (f", and {len(bad) - 1} more" if len(bad) > 1 else ""),
-            fix=_FIX,
+            + (f", and {len(bad) - 1} more" if len(bad) > 1 else "")
+            + (", and no update has been made yet" if from_the_begin else ""),
+            fix=_FIX_OF_THE_BEGIN if from_the_begin else _FIX,
             evidence={
                 "tensors": [{"owner": t.owner, "name": t.name, "nan": t.nan, "inf": t.inf} for t in bad[:8]]
             },
