@@ -100,6 +100,8 @@ class Guard:
         self.run_dir, self.recovery, self.ranks = run.folder, run.recovery, run.ranks
         self._reporter, self._health, self._foresight = run.reporter, run.health, run.foresight
         self._audit = Audit(self.state, run.device, run.reporter.finding, run.observers.module_loads)
+        if not run.observers.history.step:
+            run.observers.began = self._audit.began
         if (unknown := unknown_schedule(self.state, scheduler_interval)) is not None:
             self._reporter.tell("warning", unknown)
         self.recovery.staging.begin()

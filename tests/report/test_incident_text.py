@@ -7,6 +7,7 @@ from dataclasses import replace
 from stayfinite.findings import Birth, Finding, Incident, Severity
 from stayfinite.findings.trial import Tried
 from stayfinite.report.incident import lines
+from stayfinite.report.refusal import cause_and_fix
 
 _BIRTH = Birth(
     op="outside",
@@ -65,3 +66,19 @@ def test_of_many_samples_the_first_are_shown_as_such() -> None:
 def test_what_not_to_do_here_goes_before_what_the_page_says() -> None:
     assert "Do not   lower the rate" in _said(finding=replace(_LOADED, avoid="lower the rate"))
     assert Finding.from_json(replace(_LOADED, avoid="lower the rate").to_json()).avoid == "lower the rate"
+
+
+def test_an_op_did_not_give_the_parameter_that_it_read() -> None:
+    held = replace(_BIRTH, op="parameter", call="Tensor.add")
+    assert "the parameter that Tensor.add was given holds 1 NaN" in _said(held)
+
+
+def test_the_line_of_a_consequence_is_not_where_it_began() -> None:
+    clip = replace(_LOADED, code="STA025", name="clip-by-bad-norm", file="train.py", line=40)
+    told_by_clip = replace(_BIRTH, op=clip.name, call=clip.name, line=40)
+    assert "It began" not in cause_and_fix(
+        Incident(0, "backward", "loss", birth=told_by_clip, findings=[_LOADED, clip])
+    )
+    assert "It began at train.py:9" in cause_and_fix(
+        Incident(0, "backward", "loss", birth=_BIRTH, findings=[_LOADED])
+    )

@@ -139,6 +139,17 @@ def a_tensor(name: str) -> TensorSummary:
             "the optimizer's update made w non-finite (Adam[w].exp_avg held NaN or Inf before it) and was undone",
         ),
         (
+            {
+                "trigger": "parameter",
+                "bad_update": True,
+                "state": (
+                    StateTensor("optimizer state", "Adam[w].exp_avg_sq", 0, 1, 4),
+                    StateTensor("buffer", "bn.running_var", 0, 1, 4),
+                ),
+            },
+            "the optimizer's update made Adam[w].exp_avg_sq non-finite (bn.running_var held NaN or Inf before it)",
+        ),
+        (
             {"trigger": "spike", "spikes": (SpikeFacts("loss", 900.0, 2.0),)},
             "a spike: loss 900, typically 2",
         ),

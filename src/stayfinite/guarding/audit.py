@@ -11,6 +11,7 @@ import torch
 from stayfinite.findings import Finding, Severity, examine, worst_first
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import ClipCall, LoadEvent, Place, RunRecord
+from stayfinite.findings.subjects.setup import HeldTensor
 from stayfinite.recover.state import TrainingState
 from stayfinite.watch.setup import examine_setup, watch_autocast
 
@@ -37,6 +38,11 @@ class Audit:
             state.tensors(), state.optimizers, state.parameter_names, state.scaler, brought
         )
         self._examine()
+
+    @property
+    def began(self) -> tuple[HeldTensor, ...]:
+        """Weights and buffers that looked wrong at the start, and that no load is known to have brought so."""
+        return tuple(t for t in self._setup.tensors if t.kind in ("parameter", "buffer") and not t.loaded)
 
     def _examine(self) -> None:
         self._report(examine(self._setup))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
-from stayfinite.findings.subjects.run_record import FileLoad
+from stayfinite.findings.subjects.run_record import FileLoad, Place
 from stayfinite.observers.history import RunHistory, here
 from stayfinite.observers.ownership import Hear
 from stayfinite.replay.tracer import unfollowed
@@ -18,8 +19,8 @@ _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, Permission
 class CheckpointFileObserver:
     """All calls of torch.load."""
 
-    def __init__(self, history: RunHistory) -> None:
-        self._history = history
+    def __init__(self, history: RunHistory, on_read: Callable[[Any, Place], None]) -> None:
+        self._history, self._on_read = history, on_read
         self.loads: list[FileLoad] = []
         self._errors: set[tuple[int, str]] = set()
 
@@ -44,6 +45,7 @@ class CheckpointFileObserver:
                 self._note(FileLoad(place, _name(file), self._history.step, damage))
             raise
         self._note(FileLoad(place, _name(file), self._history.step))
+        self._on_read(result, place)
         return result
 
     def _note(self, load: FileLoad) -> None:

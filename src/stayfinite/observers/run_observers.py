@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +12,13 @@ import torch
 
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent, Place, ReplicaFacts, RoundedIntegers
+from stayfinite.findings.subjects.setup import HeldTensor
 from stayfinite.hooks import Around, Listening, listen
 from stayfinite.observers.averages import AverageObserver
 from stayfinite.observers.checkpoint_files import CheckpointFileObserver
 from stayfinite.observers.clips import ClipObserver
 from stayfinite.observers.history import RunHistory, here
+from stayfinite.observers.module_loads import modules_in, what_was_loaded
 from stayfinite.observers.optimizers import OptimizerObserver
 from stayfinite.observers.ownership import Ownership, OwnParts, TrainingParts
 from stayfinite.observers.resumes import ResumeObserver
@@ -27,11 +28,8 @@ from stayfinite.observers.targets import TargetObserver
 from stayfinite.observers.traced_replicas import TracedReplicas
 from stayfinite.replay import Tracer
 from stayfinite.replay.living import living_models
-from stayfinite.replay.measure import magnitude, measurable
 from stayfinite.replay.sites import is_ours, own_frame, user_frame
 from stayfinite.replay.tracer import unfollowed
-
-_ENORMOUS = 1e15  # no weight is so large; its square times the width of a layer is beyond float32
 
 
 class RunObservers:
@@ -46,13 +44,14 @@ class RunObservers:
         self.optimizers.on_step, self.optimizers.skips = self.scalers.optimizer_steps, self.scalers.skips
         self.schedulers = SchedulerObserver(self.history, self.optimizers, self.scalers.scheduler_stepped)
         self.clips = ClipObserver(self.history, self.ownership, self.scalers.scale_in)
-        self.files = CheckpointFileObserver(self.history)
+        self.files = CheckpointFileObserver(self.history, self._read_file)
         self.resumes = ResumeObserver(self.history, self.optimizers)
         self.schedulers.on_load = self.resumes.scheduler_loaded
         self.replicas = TracedReplicas(tracer) if tracer is not None else None
         self.targets, self.averages = TargetObserver(), AverageObserver(tracer)
         self.optimizers.listeners.append(self.averages)
         self.module_loads: list[LoadEvent] = []
+        self.began: tuple[HeldTensor, ...] = ()  # what looked wrong when the guard was made, before any step
         self._listening = Listening()
         self._paused = 0
 
@@ -149,36 +148,22 @@ class RunObservers:
     ) -> Any:
         result = original(module, state, *args, **kwargs)
         with unfollowed():
-            items = state.items() if isinstance(state, Mapping) else ()
-            weights = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-            sizes = [
-                (name, value, magnitude(value))
-                for name, value in items
-                if isinstance(value, torch.Tensor) and measurable(value)
-            ]
-            bad = [
-                name
-                for name, value, size in sizes
-                if not math.isfinite(size) and (name in weights or not _is_mask(name, value))
-            ]
-            enormous = [
-                (name, size) for name, _, size in sizes if name in weights and _ENORMOUS < size < math.inf
-            ]
-            negative = list(_negative_variances(module, dict(items)))
+            event = what_was_loaded(
+                module, state if isinstance(state, Mapping) else {}, here(), self.history.step
+            )
         if self.replicas is not None:
             self.replicas.loaded(module, state)
         self.resumes.module_loaded(state if isinstance(state, Mapping) else {})
-        self.module_loads.append(
-            LoadEvent(
-                "module",
-                here(),
-                self.history.step,
-                nonfinite=tuple(bad[:16]),
-                enormous=tuple(enormous[:16]),
-                negative=tuple(negative[:16]),
-            )
-        )
+        self.module_loads.append(event)
         return result
+
+    def _read_file(self, result: Any, place: Place) -> None:
+        """A file may hold whole models: no `load_state_dict` tells of those."""
+        with unfollowed():
+            self.module_loads += [
+                what_was_loaded(module, module.state_dict(), place, self.history.step)
+                for module in modules_in(result)
+            ]
 
     @property
     def heard_nothing(self) -> bool:
@@ -210,6 +195,7 @@ class RunObservers:
             schedulers=self.schedulers.facts(),
             targets=self.targets.facts(),
             rounded=self._rounded,
+            began=self.began,
         )
         if run.complete:
             run = replace(run, averages=self.averages.facts(), replicas=self._replicas())
@@ -227,19 +213,3 @@ class RunObservers:
     def _replicas(self) -> tuple[ReplicaFacts, ...]:
         traced = self.replicas.facts(living_models()) if self.replicas is not None else ()
         return traced or self.optimizers.replicas.facts()
-
-
-def _negative_variances(module: torch.nn.Module, state: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Running variances that were loaded of which an evaluation takes the root of a negative number."""
-    for prefix, part in module.named_modules():
-        name = f"{prefix}.running_var" if prefix else "running_var"
-        value, eps = state.get(name), getattr(part, "eps", 0.0)
-        if isinstance(value, torch.Tensor) and measurable(value) and isinstance(eps, float):
-            lowest = float(value.min())
-            if lowest < -eps:
-                yield name, lowest
-
-
-def _is_mask(name: str, buffer: torch.Tensor) -> bool:
-    """A buffer of -inf is a mask; a running statistic of Inf is not."""
-    return "running" not in name and not bool(torch.isnan(buffer).any())

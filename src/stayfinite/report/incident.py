@@ -16,6 +16,7 @@ from stayfinite.report.text import as_typed
 _AROUND = 2  # lines of source before and after the one that is marked
 _INPUTS, _STEPS, _OTHERS = 5, 6, 2  # a batch norm in evaluation reads five
 _CHANGED_SHOWN = 8
+_HELD = ("parameter", "buffer", "state", "gradient")  # they were bad before the op read them
 _CAME_IN = ("outside", "aten.lift_fresh.default")
 _ARRIVED = {
     "loss": "the loss is not finite",
@@ -112,6 +113,8 @@ def _maker(birth: Birth) -> str:
         return "the batch holds"
     if birth.op == "outside" and birth.call != birth.op:
         return f"what {birth.call} was given holds"
+    if birth.op in _HELD:
+        return f"the {birth.op} that {birth.call} was given holds"
     if birth.call != birth.op:
         return f"{birth.call} ({birth.op}) gave"
     return "what came in here from outside of torch holds" if birth.op in _CAME_IN else f"{birth.op} gave"

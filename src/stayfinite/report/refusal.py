@@ -33,9 +33,12 @@ def sentence(step: FailedStep) -> str:
 
 
 def _bad_update(step: FailedStep) -> str:
-    made = [tensor.name for tensor in step.state if not tensor.before]
+    # buffers are written by the forward pass
+    made = [held.name for held in step.state if not held.before and held.owner != "buffer"]
+    passed = [held.name for held in step.state if not held.before and held.owner == "buffer"]
     before = [tensor.name for tensor in step.state if tensor.before]
-    if before and not made:
+    before += passed
+    if not made:
         return f"{listed(before)} held NaN or Inf before the optimizer's update, which was undone"
     also = f" ({listed(before)} held NaN or Inf before it)" if before else ""
     return f"the optimizer's update made {listed(made)} non-finite{also} and was undone"
@@ -46,7 +49,9 @@ def cause_and_fix(incident: Incident | None) -> str:
     if incident is None or not incident.findings:
         return ""
     birth, first = incident.birth, incident.findings[0]
-    place = f" It began at {Path(birth.file).name}:{birth.line}." if birth and birth.file else ""
+    # without an op it is the line of the first finding that has one, which may tell of a consequence
+    known = birth is not None and birth.op not in {finding.name for finding in incident.findings[1:]}
+    place = f" It began at {Path(birth.file).name}:{birth.line}." if birth and birth.file and known else ""
     return f"{place} Cause: {first.code} {first.name}, {first.message}. Fix: {first.fix}."
 
 

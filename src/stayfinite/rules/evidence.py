@@ -9,6 +9,7 @@ from stayfinite.findings.finding import Depth
 from stayfinite.findings.mechanism.kind import Judged, Kind
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
 from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.subjects.setup import HeldTensor
 from stayfinite.findings.subjects.traced_birth import Operand, TracedBirth
 
 _RANDOM = (
@@ -63,6 +64,27 @@ def told_by_error(failure: Failure) -> Told:
     """The same for an exception that is the only witness."""
     place = failure.place
     return {"evidence": {"error": failure.text}, "file": place.file, "line": place.line, "depth": Depth.BIRTH}
+
+
+def written_into_weights(step: FailedStep, born: Judged) -> HeldTensor | None:
+    """Of a bad value that came in from outside: the weights that held it before the first step."""
+    if born.how.kind is not Kind.CAME_IN or born.how.word in (
+        "batch",
+        "parameter",
+        "buffer",
+        "state",
+        "gradient",
+    ):
+        return None
+    shown = born.birth.birth
+    return next(
+        (
+            held
+            for held in step.run.began
+            if (held.summary.nan, held.summary.inf) == (shown.nan, shown.inf) and shown.nan + shown.inf
+        ),
+        None,
+    )
 
 
 def only_an_error(step: FailedStep) -> Failure | None:

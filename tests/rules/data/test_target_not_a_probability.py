@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rules.watched import incidents_of
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep, Failure
-from stayfinite.findings.subjects.run_record import Place
+from stayfinite.findings.subjects.run_record import Place, RunRecord, TargetFacts
 
 REFUSED = {
     "pixels as bytes": ("torch.tensor([0.0, 255.0])", "from 0 to 255", "divide bytes by 255"),
@@ -35,3 +36,12 @@ def test_without_a_trace_the_error_says_enough() -> None:
     failure = Failure("RuntimeError", "all elements of target should be between 0 and 1", Place("t.py", 3))
     first = next(iter(explain(FailedStep(0, "forward", "exception", failure=failure))))
     assert first.code == "DAT015" and first.line == 3
+
+
+def test_a_target_that_is_nan_is_beyond_nothing() -> None:
+    def codes(low: float, high: float) -> list[str]:
+        run = RunRecord(targets=(TargetFacts(Place("t.py", 3), 1, low, high),))
+        return [finding.code for finding in explain(FailedStep(0, "forward", "loss", run, loss=math.nan))]
+
+    assert "DAT015" in codes(0.0, 3.0)
+    assert "DAT015" not in codes(math.nan, math.nan)

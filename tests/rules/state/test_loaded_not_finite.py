@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from rules.watched import incidents_of
 from stayfinite.findings.ranking import explain
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import LoadEvent, Place, RunRecord
+from stayfinite.findings.subjects.run_record import LoadEvent, Place, RunRecord, StepRecord
 
 _RESUMED = """
     import copy
@@ -208,3 +211,70 @@ def test_a_negative_variance_of_a_teacher_is_the_file_s_or_whoever_wrote_it(tmp_
     assert first.code == "NUM013" and "3 negative values in its running variance" in first.message
     assert "running_var" in first.fix
     assert incidents_of(loaded.replace("VALUE", "0.5"), tmp_path) == []
+
+
+_WHOLE = """
+    import tempfile
+    file = tempfile.NamedTemporaryFile()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 1))
+    with torch.no_grad():
+        net[0].weight[1, 2] = VALUE
+    torch.save({"model": net, "epoch": 3}, file.name)
+    net = torch.load(file.name, weights_only=False)["model"]  #!
+    opt = torch.optim.Adam(net.parameters(), 0.01)
+    for i in range(3):
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+@pytest.mark.parametrize(("value", "code"), [("float('nan')", "STA032"), ("1e36", "STA043")])
+def test_a_whole_model_of_a_file_is_a_load(tmp_path: Path, value: str, code: str) -> None:
+    first = incidents_of(_WHOLE.replace("VALUE", value), tmp_path)[0].findings[0]
+    lines = (tmp_path / "script.py").read_text().splitlines()
+    assert first.code == code and "0.weight" in first.message
+    assert first.line is not None and "#!" in lines[first.line - 1]
+    assert incidents_of(_WHOLE.replace("VALUE", "0.5"), tmp_path) == []
+
+
+def test_weights_that_a_file_spoilt_are_not_called_finite(tmp_path: Path) -> None:
+    incidents = incidents_of(
+        """
+        import copy
+        policy = nn.Linear(3, 2)
+        old = nn.Linear(3, 2)
+        opt = torch.optim.Adam(policy.parameters())
+        old.load_state_dict(policy.state_dict())
+        saved = copy.deepcopy(policy.state_dict())
+        saved["weight"][1, 1] = float("nan")
+        old.load_state_dict(saved)
+        policy.load_state_dict(saved)
+        with torch.no_grad():
+            chosen = torch.distributions.Normal(old(torch.randn(1, 3)), 1.0).sample()
+        loss = (policy(torch.randn(1, 3)) - chosen).pow(2).mean()
+        loss.backward(); opt.step()
+        """,
+        tmp_path,
+    )
+    assert incidents and incidents[0].findings[0].code == "STA032"
+    told = [finding.message for incident in incidents for finding in incident.findings]
+    assert not [message for message in told if "while the weights are finite" in message], told
+
+
+def test_an_absurd_rate_of_the_file_is_the_file_s() -> None:
+    losses = (2.9, *(1e7 + i for i in range(30)))
+    run = RunRecord(
+        history=tuple(
+            StepRecord(i, loss, lr=500.0, update_ratio=1.7e4 if i == 0 else 0.5)
+            for i, loss in enumerate(losses)
+        ),
+        loads=(
+            LoadEvent("optimizer", Place("train.py", 7), 0, lr_before=1e-3, lr_after=500.0, lr_used=500.0),
+        ),
+        complete=True,
+    )
+    step = FailedStep(31, "state", "parameter", run)
+    assert [finding.code for finding in explain(step)][:2] == ["STA027", "RUN010"]
+    own = FailedStep(31, "state", "parameter", replace(run, loads=()))
+    assert next(finding.code for finding in explain(own)) == "RUN010"

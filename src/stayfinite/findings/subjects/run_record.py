@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from stayfinite.findings.subjects.setup import HeldTensor
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -313,3 +315,4 @@ class RunRecord:
     # copies of one model that should stay equal, when there are several
     replicas: tuple[ReplicaFacts, ...] = ()
     rounded: tuple[RoundedIntegers, ...] = ()  # arange and the like in a half dtype that lost whole numbers
+    began: tuple[HeldTensor, ...] = ()  # what looked wrong before the first step, and was not loaded so

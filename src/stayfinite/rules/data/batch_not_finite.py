@@ -9,7 +9,7 @@ from stayfinite.findings.incident import listed_samples
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.traced_birth import Operand
-from stayfinite.rules.evidence import judged, tensors, told
+from stayfinite.rules.evidence import judged, tensors, told, written_into_weights
 
 _WORDS = {"batch": "the batch", "constant": "a tensor made of plain numbers"}
 _FIX = "check torch.isfinite where the samples are made; repair or drop the bad ones at their source"
@@ -65,6 +65,8 @@ class BatchNotFinite(Rule[FailedStep]):
             loaded = [(load.place.file, load.place.line) for load in subject.run.loads if load.nonfinite]
             if (shown.file, shown.line) in loaded:
                 continue  # it came in with a checkpoint, which is no batch
+            if written_into_weights(subject, born) is not None:
+                continue  # it is in the weights, and in no batch
             of_batch = _of_the_batch(subject, shown)
             if of_batch is not None and born.how.word == "batch":
                 # What came in was perhaps a whole table, one sample, or one value that was written into it.

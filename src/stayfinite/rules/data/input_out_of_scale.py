@@ -70,11 +70,12 @@ class InputOutOfScale(Rule[FailedStep]):
             local, value = _data_operand(born.birth), largest
             if local is not None and (local.absmax or 0.0) > value:
                 held, value = local, local.absmax or 0.0
-            upstream = _raw_upstream(born.birth)
+            absurd = _weights_are_absurd(subject)  # then they are what came in, and nothing trained went into
+            upstream = 0.0 if absurd else _raw_upstream(born.birth)
             if upstream > _NEAR * value:  # else it is the batch, rescaled on its way
                 value = upstream
             jumped = typical is not None and value > _JUMP * typical
-            given = _given(born.birth, value)
+            given = 0.0 if absurd else _given(born.birth, value)
             value = max(value, given)
             if not jumped and (value < _LARGE or (born.birth.phase == "optimizer")):
                 continue
@@ -129,6 +130,11 @@ def _data_operand(birth: TracedBirth) -> Operand | None:
         and o.summary.name not in _STATISTICS
     ]
     return max(found, key=lambda o: o.absmax or 0.0, default=None)
+
+
+def _weights_are_absurd(step: FailedStep) -> bool:
+    """They were so before the first step: read from a file, or never written."""
+    return any(held.absurd for held in step.run.began) or any(load.enormous for load in step.run.loads)
 
 
 def _raw_upstream(birth: TracedBirth) -> float:

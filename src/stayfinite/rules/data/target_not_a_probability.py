@@ -57,7 +57,7 @@ class TargetNotAProbability(Rule[FailedStep]):
             )
             return
         for target in subject.run.targets:
-            if target.low >= -_ROUNDING and target.high <= 1 + _ROUNDING:
+            if not (target.low < -_ROUNDING or target.high > 1 + _ROUNDING):  # NaN is beyond nothing
                 continue
             yield self.finding(
                 f"targets of binary_cross_entropy_with_logits run from {target.low:g} to {target.high:g}: beyond 0..1 "

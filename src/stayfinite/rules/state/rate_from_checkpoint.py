@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from stayfinite.findings import Finding, Rule, Severity
+from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import LoadEvent
-from stayfinite.findings.update_size import largest_update
+from stayfinite.findings.update_size import absurd_rate, largest_update, ruin
 from stayfinite.rules.evidence import depth_of_run_cause
 
 
@@ -64,9 +64,15 @@ class RateFromCheckpoint(Rule[FailedStep]):
                     "kind": load.kind,
                     "step": load.step,
                 },
-                depth=depth_of_run_cause(subject),
+                depth=_depth(subject) if got > asked else depth_of_run_cause(subject),
                 place=load.place,
             )
+
+
+def _depth(subject: FailedStep) -> int:
+    """Where an update of absurd size comes first, the file that brought its rate does."""
+    ruined = subject.run.complete and not subject.births and ruin(subject.run.history) is not None
+    return Depth.FIRST if ruined or absurd_rate(subject) else depth_of_run_cause(subject)
 
 
 def _trained_since(step: FailedStep, load: LoadEvent) -> bool:

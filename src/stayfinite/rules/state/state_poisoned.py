@@ -72,6 +72,7 @@ class StatePoisoned(Rule[FailedStep]):
         bad = [tensor for tensor in subject.state if _counts(tensor) and not _was_loaded(subject, tensor)]
         kept = [tensor for tensor in bad if tensor.owner not in ("parameter", "gradient")]
         weights_bad = any(tensor.owner == "parameter" for tensor in bad)
+        any_weight_bad = any(tensor.owner == "parameter" and _counts(tensor) for tensor in subject.state)
         if subject.bad_update or not (kept or (weights_bad and not subject.births)):
             return  # a bad update is told by STA012
         # A load before the very first step is no repair of it.
@@ -87,7 +88,7 @@ class StatePoisoned(Rule[FailedStep]):
         from_the_begin = weights_bad and bool(known) and not any(optimizer.steps for optimizer in known)
         yield self.finding(
             f"{first.owner} {first.name} holds {first.nan} NaN and {first.inf} Inf"
-            + ("" if weights_bad else " while the weights are finite")
+            + ("" if any_weight_bad else " while the weights are finite")
             + (f", and {len(bad) - 1} more" if len(bad) > 1 else "")
             + (", and no update has been made yet" if from_the_begin else ""),
             fix=_FIX_OF_THE_BEGIN if from_the_begin else _FIX,
@@ -114,7 +115,7 @@ def _went_on(step: FailedStep) -> bool:
 def _was_loaded(step: FailedStep, tensor: StateTensor) -> bool:
     """It came with a checkpoint: STA032 names the file, and nothing here made it."""
     loaded = (name for load in step.run.loads if load.kind == "module" for name in load.nonfinite)
-    return tensor.owner in ("parameter", "buffer") and any(
+    return tensor.owner in ("parameter", "buffer", "average") and any(
         tensor.name == name or tensor.name.endswith(f".{name}") for name in loaded
     )
 
