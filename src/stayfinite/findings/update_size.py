@@ -25,9 +25,10 @@ _RUINS = (
     (2.0, 1e3, 8, 0.0),
     (MANY_TIMES, 2.0, 8, 1.0),
     (1e4, 0.0, 1, 1.0),
-    (0.2, 3.0, 16, 1e-2),  # slowly, by updates of hundreds of times the usual size
+    (0.2, 3.0, 16, 0.1),  # slowly, by updates of hundreds of times the usual size
 )
 _DEAD = 8  # steps without a gradient
+_LOOKED_AT = 32  # of the updates that went far: what the first ones did not do, the later ones did not begin
 _LEAST_RUIN = min(far for far, *_ in _RUINS)
 STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
 
@@ -49,10 +50,12 @@ class Ruin:
 def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     """The update that ruined a finished run: far too large, and the loss of the same optimizers many times as high ever
     since."""
-    for number, record in enumerate(history):
-        moved = record.update_ratio
-        if not record.applied or moved is None or moved < _LEAST_RUIN:
-            continue
+    far_ones = [
+        (number, record, record.update_ratio)
+        for number, record in enumerate(history)
+        if record.applied and record.update_ratio is not None and record.update_ratio >= _LEAST_RUIN
+    ]
+    for number, record, moved in far_ones[:_LOOKED_AT]:
         later = [r for r in history[number + 1 :] if r.who == record.who]
         before, after = _losses(r for r in history[: number + 1] if r.who == record.who), _losses(later)
         dead = len(later) >= _DEAD and all(r.grad_norm == 0.0 for r in later)
