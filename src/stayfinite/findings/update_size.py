@@ -26,8 +26,10 @@ _RUINS = (
     (2.0, 1e3, 8, 0.0),
     (MANY_TIMES, 2.0, 8, 1.0),
     (1e4, 0.0, 1, 1.0),
-    (0.2, 3.0, 16, 1e-2),  # slowly, by updates of hundreds of times the usual size
+    (0.2, 3.0, 16, 0.1),  # slowly, by updates of hundreds of times the usual size
 )
+_DEAD = 8  # steps without a gradient
+_LOOKED_AT = 32  # of the updates that went far: what the first ones did not do, the later ones did not begin
 _LEAST_RUIN = min(far for far, *_ in _RUINS)
 STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
 
@@ -43,26 +45,38 @@ class Ruin:
     after: float
     lowest: float  # since then
     stepped: Place
+    dead: bool = False  # every gradient after it was exactly 0
 
 
 def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     """The update that ruined a finished run: far too large, and the loss of the same optimizers many times as high ever
     since."""
-    for number, record in enumerate(history):
-        moved = record.update_ratio
-        if not record.applied or moved is None or moved < _LEAST_RUIN:
-            continue
-        before = _losses(r for r in history[: number + 1] if r.who == record.who)
-        after = _losses(r for r in history[number + 1 :] if r.who == record.who)
-        if before and any(
-            moved >= far
-            and len(after) >= lasting
-            and min(after) >= times * max([*before, _HARDLY_ANY])
-            and (record.own_rate or 0.0) >= rate
-            for far, times, lasting, rate in _RUINS
+    far_ones = [
+        (number, record, record.update_ratio)
+        for number, record in enumerate(history)
+        if record.applied and record.update_ratio is not None and record.update_ratio >= _LEAST_RUIN
+    ]
+    for number, record, moved in far_ones[:_LOOKED_AT]:
+        later = [r for r in history[number + 1 :] if r.who == record.who]
+        before, after = _losses(r for r in history[: number + 1] if r.who == record.who), _losses(later)
+        dead = len(later) >= _DEAD and all(r.grad_norm == 0.0 for r in later)
+        rate = record.own_rate or 0.0
+        if (
+            before
+            and after
+            and (
+                (dead and moved >= MANY_TIMES and rate >= _ABSURD)
+                or any(
+                    moved >= far
+                    and len(after) >= lasting
+                    and min(after) >= times * max([*before, _HARDLY_ANY])
+                    and rate >= least
+                    for far, times, lasting, least in _RUINS
+                )
+            )
         ):
             return Ruin(
-                record.step, record.own_rate, moved, before[-1], after[-1], min(after), record.stepped
+                record.step, record.own_rate, moved, before[-1], after[-1], min(after), record.stepped, dead
             )
     return None
 

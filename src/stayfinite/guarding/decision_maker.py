@@ -299,7 +299,8 @@ class DecisionMaker:
             self._refusal_handler.back_off(outcome)
             return
         self._follower.step_is_refused()
-        outcome.attempt.passes_before = self._passes_before
+        if not outcome.attempt.window.framework_steps:  # their replay is of the refused step alone
+            outcome.attempt.passes_before = self._passes_before
         with self._cleared.shown(outcome.attempt.group):
             refused = self._refusal_handler.undo(outcome)
         earlier, self.refusal = self.refusal, self._refusal_handler.answer(refused, outcome)

@@ -116,3 +116,18 @@ def test_a_loss_that_large_updates_have_driven_up_for_good() -> None:
     assert "about 0.44 times their own size" in told[0] and "never below 31" in told[0]
     assert not found([6.8, *[9.0] * 16], [0.44, *[0.3] * 16])
     assert not found([6.8, *[31.0] * 16], [0.01] * 17)
+
+
+def test_a_policy_that_one_update_has_saturated_gets_no_gradient_any_more() -> None:
+    def told(norm: float) -> list[str]:
+        records = tuple(
+            StepRecord(
+                n, -0.4 if n == 0 else -1e-14, norm if n else 16.0, 10.0, update_ratio=33.0 if n == 0 else 0.1
+            )
+            for n in range(12)
+        )
+        run = RunRecord(history=records, complete=True)
+        return [found.message for found in explain(FailedStep(12, "state", "parameter", run))]
+
+    assert "every gradient after it was exactly 0" in told(0.0)[0]
+    assert not told(0.3)
