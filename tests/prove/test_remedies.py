@@ -221,7 +221,7 @@ def test_a_bad_row_is_imputed_where_the_loop_takes_its_batch(tmp_path: Path) -> 
 
 def test_a_sample_of_which_nothing_is_known_is_not_learnt_as_zeros(tmp_path: Path) -> None:
     """Normalised by its own range of 0, as silence is."""
-    report, tried = proof(tmp_path, ROW.replace("table[20, 1]", "table[20]"))
+    _, tried = proof(tmp_path, ROW.replace("table[20, 1]", "table[20]"))
     assert tried["imputed"].verdict != "proved" and "would be learnt as 0" in tried["imputed"].reason
 
 

@@ -1,4 +1,4 @@
-"""Whether a loaded optimizer state has lost its second moments: 0 throughout, beside first ones that are not."""
+"""Second moments of a loaded optimizer state that are none: negative, or 0 beside first ones that are not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any, TypeGuard
 
 import torch
 
+from stayfinite.findings.subjects.run_record import Sizes
 from stayfinite.replay.measure import is_plain
 
 _LEAST = 1e-15  # of a first moment: the squares of its gradients are far above 0 in float32
+_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")  # that an optimizer takes the root of
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -23,6 +25,18 @@ def lost_squares(optimizer: torch.optim.Optimizer) -> float:
         if first.numel():
             largest = max(largest, float(first.abs().max()))
     return largest if largest > _LEAST else 0.0
+
+
+def negative_squares(optimizer: torch.optim.Optimizer) -> Sizes:
+    """Second moments below zero, by the number that their parameter has in a state_dict, with the lowest value."""
+    found = []
+    for number, weight in enumerate(weight for group in optimizer.param_groups for weight in group["params"]):
+        kept = optimizer.state.get(weight)
+        for key in _SQUARES:
+            second = kept.get(key) if isinstance(kept, dict) else None
+            if _is_wide(second) and second.numel() and (lowest := float(second.min())) < 0:
+                found.append((f"{key} of parameter {number}", lowest))
+    return tuple(found)
 
 
 def _is_wide(moment: Any) -> TypeGuard[torch.Tensor]:

@@ -13,7 +13,7 @@ from stayfinite.findings import as_float
 from stayfinite.findings.subjects.run_record import LoadEvent, OptimizerFacts, Place, StepRecord, UpdateAudit
 from stayfinite.hooks import Listening, listen_to_updates
 from stayfinite.observers.history import RunHistory, here
-from stayfinite.observers.lost_squares import lost_squares
+from stayfinite.observers.lost_squares import lost_squares, negative_squares
 from stayfinite.observers.ownership import Hear, Ownership
 from stayfinite.observers.replica_optimizers import ReplicaOptimizers
 from stayfinite.observers.resumed_learning_rates import ResumedLearningRates
@@ -136,7 +136,12 @@ class OptimizerObserver:
             and bool(optimizer.state or float(group["lr"]) != float(group["initial_lr"])),
         )
         with unfollowed():
-            event = replace(event, nonfinite=_not_finite(optimizer), squares_lost=lost_squares(optimizer))
+            event = replace(
+                event,
+                nonfinite=_not_finite(optimizer),
+                squares_lost=lost_squares(optimizer),
+                negative=negative_squares(optimizer),
+            )
         self.resumed_rates.loaded(optimizer, event.lr_after)
         for listener in self.listeners:
             listener.optimizer_loaded(optimizer)

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from stayfinite.findings.mechanism.kind import Kind
+from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE, Kind
 from stayfinite.findings.mechanism.operands import rounded_maker, zeroed_by
 from stayfinite.findings.update_size import MANY_TIMES, first_absurd_update, rounded
 from stayfinite.prove.stage import Stage
@@ -92,6 +92,8 @@ def judged(
         return "distorts", ruin
     if not all(one.is_cure for one in remedies):
         return "unclear", "finite, but what made the numbers so large is as it was"
+    if any(load.enormous for load in case.step.run.loads) and case.kind in DEPENDS_ON_SIZE:
+        return "unclear", "finite, but the weights that were loaded are as enormous as they were"
     left = next((why for one in remedies if (why := one.leaves(case)) is not None), None)
     if left is not None:
         return "unclear", left

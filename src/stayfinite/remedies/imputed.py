@@ -72,13 +72,15 @@ class Imputed(Remedy):
 
 def _nothing_left(case: Case) -> str:
     """What came in bad throughout: samples, or so much of the data that what spread it must be mended."""
-    shown, held = case.birth.birth, case.birth.output
+    shown, of_batch = case.birth.birth, [held for held in case.step.batch if not held.finite]
     bad = shown.nan + shown.inf
     if shown.numel > 1 and bad >= _MUCH * shown.numel:
         return f"{bad} of {shown.numel} values were bad"
-    rows = held.summary.shape[0] if held is not None and held.summary.shape else 0
-    if shown.samples and rows and bad >= len(shown.samples) * (shown.numel // rows):
-        return f"nothing of samples {listed_samples(shown.samples, 5)} is known"
+    for held in of_batch:
+        a_sample = held.numel // held.summary.shape[0] if held.summary.shape else 0
+        lost = a_sample > 1 and held.summary.nan + held.summary.inf >= len(held.samples) * a_sample
+        if held.samples and lost:
+            return f"nothing of samples {listed_samples(held.samples, 5)} is known"
     return ""
 
 

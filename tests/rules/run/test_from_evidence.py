@@ -296,6 +296,4 @@ def test_an_update_of_many_times_the_weights_is_named_before_what_came_of_it(rat
     assert causes(within(step, history=small)) == ["LOG_DOMAIN"]
     well = (moved[0], *(StepRecord(n, 1.0, 1.0, 100.0) for n in range(1, 9)))
     ends_well = ratio < 1e4  # more than that leaves nothing of the weights, whatever the loss says
-        ratio < 1e4
-    )  # an update of ten thousand times the weights leaves nothing of them, whatever the loss says
     assert causes(within(COMPLETE, history=well)) == ([] if ends_well else ["LR_DIVERGENCE"])

@@ -37,6 +37,17 @@ def test_second_moments_of_zero(spoilt: str, codes: list[str], tmp_path: Path) -
         assert finding.cause == "CHECKPOINT_CORRUPT" and finding.line == 13
 
 
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "RMSprop"])
+def test_a_negative_second_moment_is_the_cause_of_the_root_that_is_taken_of_it(
+    optimizer: str, tmp_path: Path
+) -> None:
+    key = "square_avg" if optimizer == "RMSprop" else "exp_avg_sq"
+    script = _RESUME.replace("SPOILT", f"moments['{key}'].view(-1)[0] = -5e-7").replace("Adam", optimizer)
+    found = [finding for incident in incidents_of(script, tmp_path) for finding in incident.findings]
+    assert found and (found[0].code, found[0].line) == ("STA045", 13), found
+    assert "second moment of -5e-07" in found[0].message
+
+
 def test_an_optimizer_may_keep_numbers_of_its_own_in_its_state() -> None:
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
     optimizer.state["calls"] = 7

@@ -54,6 +54,9 @@ def division(step: FailedStep, birth: TracedBirth) -> Mechanism | None:
     kind, zeros = _kind(birth, divisor), divisor.summary.zeros
     statistic = _statistic(birth, divisor)
     learnt = divisor.requires_grad
+    one_of = birth.facts.get("one_of")
+    if one_of is not None:
+        return Mechanism(Kind.SPREAD_OF_ONE, divisor, 1, "by hand", {"one_of": one_of})
     if _variance_by_hand(birth):
         return Mechanism(Kind.SPREAD_OF_ONE, birth.operand("self"), 1, "by hand")
     if statistic == "a range" and not learnt:

@@ -145,7 +145,7 @@ class LoadEvent:
     base_after: float | None = None  # the same after the load: differs when the file brought an old peak rate
     nonfinite: tuple[str, ...] = ()  # tensors of the file that are not finite
     enormous: Sizes = ()  # weights of the file beyond 1e15, with their largest magnitude
-    negative: Sizes = ()  # running variances of the file below -eps, with the lowest value
+    negative: Sizes = ()  # running variances of the file below -eps, second moments below 0, with the lowest value
     moments_missing: bool = False  # an optimizer state without moments though steps were taken
     squares_lost: float = 0.0  # its second moments are 0 throughout though first ones reach so far
     mid_schedule: bool = False  # an optimizer state that a schedule had brought to this rate, after steps

@@ -140,7 +140,8 @@ class TracedBirth:
       div, reciprocal, rsqrt
                        zero_divisors, zero_over_zero, divisor_is: count | range | std | norm | sum | mean |
                        max | constant | probability | other, the kind of quantity that the divisor is;
-                       divisor_min_abs (the smallest non-zero divisor)
+                       divisor_min_abs (the smallest non-zero divisor); one_of: what is 1, on a line that divides by
+                       it less 1
       mul, mm, addmm, bmm, matmul, convolution, scaled_dot_product_attention
                        zero_times_bad: a zero meets a NaN or Inf
       softmax, log_softmax, logsumexp

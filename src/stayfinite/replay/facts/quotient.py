@@ -6,6 +6,7 @@ import torch
 
 from stayfinite.findings.subjects.traced_birth import Plain, Producer
 from stayfinite.replay.facts.call import Call, Measurement, count
+from stayfinite.replay.facts.one_less import one_of
 
 # Ops that keep the kind of a quantity: the divisor `mask.sum().clamp(min=0) + 0` is still a count.
 _TRANSPARENT = {"add", "clamp", "clamp_min", "clamp_max", "to_copy", "mul", "neg", "abs", "maximum", "index",
@@ -75,7 +76,12 @@ def _divide(call: Call) -> dict[str, Plain]:
     number = call.number("other")
     if bottom is None and number is not None:
         bottom = torch.tensor(number, dtype=torch.float64)
-    return {} if bottom is None else _zero_division(top, bottom, call.producers.get("other", ()))
+    if bottom is None:
+        return {}
+    facts = _zero_division(top, bottom, call.producers.get("other", ()))
+    if bottom.dim() == 0 and facts["zero_divisors"] and facts["divisor_is"] == "constant":
+        facts["one_of"] = one_of()
+    return facts
 
 
 def _reciprocal(call: Call) -> dict[str, Plain]:

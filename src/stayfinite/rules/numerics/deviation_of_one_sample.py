@@ -45,6 +45,11 @@ class DeviationOfOneSample(Rule[FailedStep]):
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
         for born in judged(subject, Kind.SPREAD_OF_ONE):
+            count = born.how.more.get("one_of")
+            if count is not None:
+                message = f"the line divides by {count} - 1, and {count} is 1 here"
+                yield self.finding(message, fix=f"skip this term when {count} < 2; {_SHORT}", **told(born))
+                continue
             if born.how.word:
                 message, fix = "a sum of squared deviations was divided by n - 1 = 0", "divide by n"
             else:
