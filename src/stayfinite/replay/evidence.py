@@ -211,14 +211,12 @@ def _largest_given(entry: Entry, journal: OpJournal) -> dict[str, Plain]:
         if one is None or number in seen:
             continue
         seen.add(number)
+        if one.weight:
+            continue  # what was loaded into a weight, or moved it, is no number that was given to this step
         waiting.extend(one.parents)
-        made_here = one.op is not None and one.op.bare != "lift_fresh"
-        if (
-            one.parents
-            or one.learnt
-            or made_here
-            or one.origin in ("parameter", "buffer", "state", "gradient")
-        ):
+        # a buffer or a loaded weight is no such number, and its name is not known here
+        brought_in = one.origin == "batch" or (one.op is not None and one.op.bare == "lift_fresh")
+        if one.learnt or not brought_in:
             continue
         if math.isfinite(one.absmax) and (best is None or one.absmax > best.absmax):
             best = one

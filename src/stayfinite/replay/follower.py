@@ -233,6 +233,7 @@ class Follower:
             entry.roots = frozenset(sorted(entry.roots)[:_ROOTS_KEPT])
         if how is not None and not entry.roots:
             entry.roots = _SOON
+        entry.weight = bool(op.writes) and output.requires_grad and output.is_leaf
         self.journal.add(entry, output)
         self._mark_consumed(running, entry, output)
         if how is not None:

@@ -27,7 +27,7 @@ class Entry:
     __slots__ = (
         "absmax", "autocast", "call", "cast", "consumed", "dtype", "forward", "hidden_by", "id", "learnt",
         "least", "loss_like", "module", "name", "node", "op", "origin", "parents", "phase", "roots", "scalars",
-        "shape", "site", "sparse", "step", "swell", "visible",
+        "shape", "site", "sparse", "step", "swell", "visible", "weight",
     )  # fmt: skip
 
     def __init__(self, op: Operation | None, origin: str, site: Site | None, phase: str) -> None:
@@ -59,6 +59,7 @@ class Entry:
         self.sparse = False  # what was written are the numbers of a sparse tensor, without their places
         self.step = 0
         self.learnt = False  # it is a parameter, or was computed from one
+        self.weight = False  # a parameter was written: by an update, or loaded
         self.autocast: str | None = None
 
     @property
