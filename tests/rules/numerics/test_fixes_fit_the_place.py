@@ -87,7 +87,7 @@ ADVICE = {
     "a covariance of one sample divides by n - 1": (
         "w = nn.Parameter(torch.ones(4))\nz = torch.randn(1, 4) * w\nrows = z.shape[0]\nz = z - z.mean(0)\n"
         "loss = (z.T @ z / (rows - 1)).square().sum()",
-        "skip it when n < 2",
+        "skip this term when rows < 2",
         "clamp it away from 0",
     ),
     "a mask over probabilities that leaves nothing of a sample": (
