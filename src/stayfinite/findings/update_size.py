@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import Place, StepRecord
+from stayfinite.findings.subjects.run_record import OptimizerFacts, Place, StepRecord
 
 MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
 USUAL_UPDATE = 1e-3  # of the size of the weights
@@ -25,7 +25,7 @@ _RUINS = (
     (MANY_TIMES, 10.0, 8, 0.0),
     (2.0, 1e3, 8, 0.0),
     (MANY_TIMES, 2.0, 8, 1.0),
-    (1e4, 0.0, 1, 1.0),
+    (1e4, 0.0, 8, 1.0),
     (0.2, 3.0, 16, 0.1),  # slowly, by updates of hundreds of times the usual size
 )
 _DEAD = 8  # steps without a gradient
@@ -181,3 +181,14 @@ def first_far(history: Iterable[StepRecord]) -> StepRecord | None:
 def absurd_rate(step: FailedStep) -> bool:
     """The learning rate is large by itself, and an update went far too far: then the data is not to blame."""
     return (learning_rate(step) or 0.0) >= _ABSURD and largest_update(step) is not None
+
+
+def sets_itself_growing(optimizer: OptimizerFacts) -> bool:
+    """Its momentum or its weight decay makes weights grow at any data and any learning rate near this one."""
+    return optimizer.momentum >= 1.0 or overshoots(optimizer)
+
+
+def overshoots(optimizer: OptimizerFacts) -> bool:
+    """1 - rate * decay is below -1: the weights change their sign and grow at every step."""
+    rate, decay = optimizer.shrinking or (0.0, 0.0)
+    return rate * decay > 2.0

@@ -50,7 +50,7 @@ def test_the_rate_to_try_is_measured_by_the_first_update_that_went_too_far() -> 
     )
     step = FailedStep(3, "forward", "loss", RunRecord(history=records))
     finding = next(one for one in explain(step) if one.code == "RUN010")
-    assert "to about 2e-07, at which that update is a thousandth" in finding.fix
+    assert "to about 2e-07, at which the first such update (about 50 times) is a thousandth" in finding.fix
 
 
 @pytest.mark.parametrize(
