@@ -43,7 +43,7 @@ class Ruin:
     moved: float  # times the size of the weights
     before: float
     after: float
-    lowest: float  # since then
+    lowest: float  # magnitude since then
     stepped: Place
     dead: bool = False  # every gradient after it was exactly 0
 
@@ -58,7 +58,9 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     ]
     for number, record, moved in far_ones[:_LOOKED_AT]:
         later = [r for r in history[number + 1 :] if r.who == record.who]
-        before, after = _losses(r for r in history[: number + 1] if r.who == record.who), _losses(later)
+        earlier = _losses(r for r in history[: number + 1] if r.who == record.who)
+        losses = _losses(later)
+        before, after = list(map(abs, earlier)), list(map(abs, losses))
         dead = len(later) >= _DEAD and all(r.grad_norm == 0.0 for r in later)
         rate = record.own_rate or 0.0
         if (
@@ -76,13 +78,13 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
             )
         ):
             return Ruin(
-                record.step, record.own_rate, moved, before[-1], after[-1], min(after), record.stepped, dead
+                record.step, record.own_rate, moved, earlier[-1], losses[-1], min(after), record.stepped, dead
             )
     return None
 
 
 def _losses(records: Iterable[StepRecord]) -> list[float]:
-    return [abs(r.loss) for r in records if r.loss is not None and math.isfinite(r.loss)]
+    return [r.loss for r in records if r.loss is not None and math.isfinite(r.loss)]
 
 
 def rounded(moved: float) -> str:
@@ -151,7 +153,7 @@ def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
 
 def _had_grown(history: Sequence[StepRecord], record: StepRecord) -> bool:
     """The loss had gone up, step by step, before this update."""
-    before = _losses(r for r in history if r.step <= record.step and r.who == record.who)
+    before = list(map(abs, _losses(r for r in history if r.step <= record.step and r.who == record.who)))
     return len(before) > _GROWING and before[-1] > _GROWN * max(before[0], _HARDLY_ANY)
 
 

@@ -167,8 +167,8 @@ def _what_became(ruined: Ruin) -> str:
     losses = f"{ruined.before:.3g} before and {ruined.after:.3g} at the end"
     if ruined.dead:
         return f"every gradient after it was exactly 0, and nothing was learnt any more (loss {losses})"
-    if ruined.after > ruined.before:
-        return f"the loss was {losses}, and never below {ruined.lowest:.3g} after it"
+    if abs(ruined.after) > abs(ruined.before):
+        return f"the loss was {losses}, and never nearer to 0 than {ruined.lowest:.3g} after it"
     return f"nothing is left of what they were, whatever the loss says ({losses})"
 
 
