@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
-from stayfinite.findings.subjects.run_record import Place, StepRecord
+from stayfinite.findings.subjects.run_record import OptimizerFacts, Place, StepRecord
 
 MANY_TIMES = 20.0  # the size of the weights; a fresh Adam on small weights moves them a few times their size
 USUAL_UPDATE = 1e-3  # of the size of the weights
@@ -25,7 +25,7 @@ _RUINS = (
     (MANY_TIMES, 10.0, 8, 0.0),
     (2.0, 1e3, 8, 0.0),
     (MANY_TIMES, 2.0, 8, 1.0),
-    (1e4, 0.0, 1, 1.0),
+    (1e4, 0.0, 8, 1.0),
     (0.2, 3.0, 16, 0.1),  # slowly, by updates of hundreds of times the usual size
 )
 _DEAD = 8  # steps without a gradient
@@ -43,7 +43,7 @@ class Ruin:
     moved: float  # times the size of the weights
     before: float
     after: float
-    lowest: float  # since then
+    lowest: float  # magnitude since then
     stepped: Place
     dead: bool = False  # every gradient after it was exactly 0
 
@@ -58,7 +58,9 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
     ]
     for number, record, moved in far_ones[:_LOOKED_AT]:
         later = [r for r in history[number + 1 :] if r.who == record.who]
-        before, after = _losses(r for r in history[: number + 1] if r.who == record.who), _losses(later)
+        earlier = _losses(r for r in history[: number + 1] if r.who == record.who)
+        losses = _losses(later)
+        before, after = list(map(abs, earlier)), list(map(abs, losses))
         dead = len(later) >= _DEAD and all(r.grad_norm == 0.0 for r in later)
         rate = record.own_rate or 0.0
         if (
@@ -76,13 +78,13 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
             )
         ):
             return Ruin(
-                record.step, record.own_rate, moved, before[-1], after[-1], min(after), record.stepped, dead
+                record.step, record.own_rate, moved, earlier[-1], losses[-1], min(after), record.stepped, dead
             )
     return None
 
 
 def _losses(records: Iterable[StepRecord]) -> list[float]:
-    return [abs(r.loss) for r in records if r.loss is not None and math.isfinite(r.loss)]
+    return [r.loss for r in records if r.loss is not None and math.isfinite(r.loss)]
 
 
 def rounded(moved: float) -> str:
@@ -151,7 +153,7 @@ def first_absurd_update(step: FailedStep) -> AbsurdUpdate | None:
 
 def _had_grown(history: Sequence[StepRecord], record: StepRecord) -> bool:
     """The loss had gone up, step by step, before this update."""
-    before = _losses(r for r in history if r.step <= record.step and r.who == record.who)
+    before = list(map(abs, _losses(r for r in history if r.step <= record.step and r.who == record.who)))
     return len(before) > _GROWING and before[-1] > _GROWN * max(before[0], _HARDLY_ANY)
 
 
@@ -181,3 +183,14 @@ def first_far(history: Iterable[StepRecord]) -> StepRecord | None:
 def absurd_rate(step: FailedStep) -> bool:
     """The learning rate is large by itself, and an update went far too far: then the data is not to blame."""
     return (learning_rate(step) or 0.0) >= _ABSURD and largest_update(step) is not None
+
+
+def sets_itself_growing(optimizer: OptimizerFacts) -> bool:
+    """Its momentum or its weight decay makes weights grow at any data and any learning rate near this one."""
+    return optimizer.momentum >= 1.0 or overshoots(optimizer)
+
+
+def overshoots(optimizer: OptimizerFacts) -> bool:
+    """1 - rate * decay is below -1: the weights change their sign and grow at every step."""
+    rate, decay = optimizer.shrinking or (0.0, 0.0)
+    return rate * decay > 2.0

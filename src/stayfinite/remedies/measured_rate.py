@@ -12,9 +12,11 @@ from stayfinite.findings.update_size import (
     STILL_SCALED,
     USUAL_UPDATE,
     AbsurdUpdate,
+    absurd_rate,
     first_absurd_update,
     is_measure,
     rounded,
+    sets_itself_growing,
     steps_past_the_scaler,
     usual_rate,
 )
@@ -52,9 +54,11 @@ class MeasuredRate(Remedy):
         """What failed depends on the size of the weights, or they were bad already; and one update was absurd, of a
         batch like the others: else that batch would set the rate of all."""
         by_size = case.kind in self.kinds or case.how.word in ("parameter", "state")
-        update = first_absurd_update(case.step)
-        measures = update is not None and not update.by_growth
-        return by_size and measures and outlier_batch(case.step.run.history) is None
+        update, run = first_absurd_update(case.step), case.step.run
+        if not by_size or update is None or update.by_growth or outlier_batch(run.history) is not None:
+            return False
+        # its momentum or its decay is what the updates are so large by
+        return absurd_rate(case.step) or not any(map(sets_itself_growing, run.optimizers))
 
     def ways(self, case: Case) -> Iterator[Prescription]:
         update = first_absurd_update(case.step)

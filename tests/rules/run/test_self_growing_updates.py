@@ -73,3 +73,13 @@ def test_the_rate_is_that_of_the_updates_and_not_what_a_schedule_has_made_of_it_
     assert not any(
         f.code == "RUN024" for f in explain(replace(step, run=replace(run, optimizers=(healthy,))))
     )
+
+
+def test_an_update_that_its_decay_made_so_large_says_nothing_of_the_rate() -> None:
+    """The report named both, and called a rate that was one in a thousand of the weights proved."""
+    optimizer = OptimizerFacts("SGD", 0.01, None, None, ("float32",), (), 4, shrinking=(0.01, 500.0))
+    records = tuple(StepRecord(n, 2.0 * 40**n, lr=0.01, update_ratio=5.0 if n < 3 else 1e4) for n in range(4))
+    run = RunRecord(history=records, optimizers=(optimizer,))
+    step = FailedStep(4, "backward", "gradient", run, norm_overflowed=True)
+    told = [finding.code for finding in explain(step)]
+    assert told[0] == "RUN024" and "RUN010" not in told

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stayfinite.findings.subjects.run_record import OptimizerFacts, StepRecord
+from stayfinite.findings.subjects.run_record import StepRecord
 
 _LEAST_FACTOR = 30.0
 _LEAST_STEPS = 3
@@ -44,17 +44,6 @@ def growth(history: Sequence[StepRecord]) -> Growth | None:
 def of_the_last(history: Sequence[StepRecord]) -> list[StepRecord]:
     """The updates of the optimizers that made the last one: the losses of others are other numbers."""
     return [record for record in history if record.who == history[-1].who]
-
-
-def sets_itself_growing(optimizer: OptimizerFacts) -> bool:
-    """Its momentum or its weight decay makes weights grow at any data and any learning rate near this one."""
-    return optimizer.momentum >= 1.0 or overshoots(optimizer)
-
-
-def overshoots(optimizer: OptimizerFacts) -> bool:
-    """1 - rate * decay is below -1: the weights change their sign and grow at every step."""
-    rate, decay = optimizer.shrinking or (0.0, 0.0)
-    return rate * decay > 2.0
 
 
 def _grown(name: str, values: Sequence[float | None]) -> Growth | None:

@@ -18,7 +18,9 @@ from stayfinite.findings.update_size import (
     is_measure,
     largest_update,
     learning_rate,
+    rounded,
     ruin,
+    sets_itself_growing,
     usual_rate,
 )
 from stayfinite.rules.evidence import (
@@ -29,7 +31,7 @@ from stayfinite.rules.evidence import (
     raised_by_the_optimizer,
     told_by_error,
 )
-from stayfinite.rules.run.growth import growth, of_the_last, sets_itself_growing
+from stayfinite.rules.run.growth import growth, of_the_last
 
 _COMPUTED = ("finite->inf", "inf->nan", "amplified", "finite->nan")
 _RUINED = 1e6
@@ -72,6 +74,8 @@ class RateTooHigh(Rule[FailedStep]):
     more_specific_than = ("NUM025", "NUM021", "RUN001")
 
     def check(self, subject: FailedStep) -> Iterator[Finding]:
+        if any(map(sets_itself_growing, subject.run.optimizers)) and not absurd_rate(subject):
+            return  # whatever the rate
         rate, moved = learning_rate(subject), largest_update(subject)
         birth = subject.birth
         first = subject.judged[0].how if subject.judged else None
@@ -113,8 +117,6 @@ class RateTooHigh(Rule[FailedStep]):
                 place=ruined.stepped if ruined.stepped.line else place,
             )
             return
-        if any(map(sets_itself_growing, subject.run.optimizers)):
-            return  # and a lower rate would not end it
         inner = _inner_updates(subject)
         if inner is not None:
             yield self.finding(
@@ -165,8 +167,8 @@ def _what_became(ruined: Ruin) -> str:
     losses = f"{ruined.before:.3g} before and {ruined.after:.3g} at the end"
     if ruined.dead:
         return f"every gradient after it was exactly 0, and nothing was learnt any more (loss {losses})"
-    if ruined.after > ruined.before:
-        return f"the loss was {losses}, and never below {ruined.lowest:.3g} after it"
+    if abs(ruined.after) > abs(ruined.before):
+        return f"the loss was {losses}, and never nearer to 0 than {ruined.lowest:.3g} after it"
     return f"nothing is left of what they were, whatever the loss says ({losses})"
 
 
@@ -188,13 +190,15 @@ def _to(step: FailedStep, rate: float | None, moved: float) -> str:
     first = first_absurd_update(step)
     if first is not None and first.by_growth:
         return "(try a tenth)"
-    return _at(rate, moved) if first is None else _at(first.lr, first.moved)
+    if first is None or first.moved == moved:
+        return _at(rate, moved)
+    return _at(first.lr, first.moved, f"the first such update (about {rounded(first.moved)} times)")
 
 
-def _at(rate: float | None, moved: float) -> str:
+def _at(rate: float | None, moved: float, which: str = "that update") -> str:
     if not rate or not is_measure(rate, moved):
         return "to a usual one, between 1e-5 and 1"
-    return f"to about {usual_rate(rate, moved):g}, at which that update is a thousandth of the weights' size"
+    return f"to about {usual_rate(rate, moved):g}, at which {which} is a thousandth of the weights' size"
 
 
 def _shown(rate: float | None) -> str:

@@ -8,9 +8,9 @@ from stayfinite.findings import Depth, Finding, Rule, Severity
 from stayfinite.findings.mechanism.kind import DEPENDS_ON_SIZE
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.findings.subjects.run_record import OptimizerFacts
-from stayfinite.findings.update_size import absurd_rate, ruin
+from stayfinite.findings.update_size import absurd_rate, overshoots, ruin, sets_itself_growing
 from stayfinite.rules.evidence import place_of_failure
-from stayfinite.rules.run.growth import growth, of_the_last, overshoots, sets_itself_growing
+from stayfinite.rules.run.growth import growth, of_the_last
 
 
 class SelfGrowingUpdates(Rule[FailedStep]):
