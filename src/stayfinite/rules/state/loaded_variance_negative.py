@@ -18,6 +18,7 @@ _FIX_OF_MOMENTS = (
     "load the optimizer state of a checkpoint that `stayfinite scan` calls healthy, or begin with a new optimizer and "
     "a warm-up"
 )
+_AVOID_OF_MOMENTS = "A larger eps, or a lower learning rate: the root is taken before either is asked for."
 
 
 class LoadedVarianceNegative(Rule[FailedStep]):
@@ -70,6 +71,7 @@ class LoadedVarianceNegative(Rule[FailedStep]):
                 + (f", and negative ones in {others} more" if others else "")
                 + ("" if met else f": {who} takes the root of a negative number"),
                 fix=_FIX_OF_MOMENTS if of_moments else _FIX,
+                avoid=_AVOID_OF_MOMENTS if of_moments else None,
                 evidence={"tensors": dict(load.negative)},
                 depth=Depth.UPSTREAM,
                 place=load.place,
