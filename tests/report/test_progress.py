@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import subprocess
@@ -158,3 +159,19 @@ def a_tensor(name: str) -> TensorSummary:
 def test_a_refused_step_in_one_sentence(facts: dict[str, object], says: str) -> None:
     step = FailedStep(**{"step": 1, "phase": "forward", "loss": 1.0, "grad_norm": 1.0, **facts})  # type: ignore[arg-type]
     assert sentence(step).startswith(says)
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_a_line_is_said_once_where_the_script_logs_to_the_terminal(
+    handled: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s | %(message)s"))
+    if handled:
+        logging.getLogger().addHandler(handler)
+    try:
+        Progress("everything").event("step 3: the loss is nan", "refusal")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    said = "stayfinite | step 3" if handled else "stayfinite: step 3"
+    assert capsys.readouterr().err == f"{said}: the loss is nan\n"

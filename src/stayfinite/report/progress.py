@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _LOG = logging.getLogger("stayfinite")
-# said on the terminal already; who configures logging gets it there too
+# said on the terminal already; who configures logging gets it there
 _LOG.addHandler(logging.NullHandler())
 _REDRAW_SECONDS = 0.1
 _PLAIN_LINE_SECONDS = 15.0
@@ -61,6 +61,8 @@ class Progress:
         """Something a person must know; said even between two progress lines."""
         _LOG.warning(text)
         if self._says == "everything" or (self._says == "decisions" and kind in _DECISIONS):
+            if _is_logged_to_the_terminal():
+                return
             self._console.print(Text(f"stayfinite: {text}"))
 
     def show(self, incident: Incident) -> None:
@@ -75,6 +77,20 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def _is_logged_to_the_terminal() -> bool:
+    """The script has set up logging so that what was logged is read there already."""
+    logger: logging.Logger | None = _LOG if _LOG.isEnabledFor(logging.WARNING) else None
+    while logger is not None:
+        for handler in logger.handlers:
+            stream = getattr(handler, "stream", None) or getattr(
+                getattr(handler, "console", None), "file", None
+            )
+            if stream in (sys.stderr, sys.stdout) and handler.level <= logging.WARNING:
+                return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def describe(line: dict[str, Json], counts: dict[str, int]) -> str:
