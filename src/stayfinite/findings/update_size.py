@@ -31,6 +31,8 @@ _RUINS = (
 _DEAD = 8  # steps without a gradient
 _LOOKED_AT = 32  # of the updates that went far: what the first ones did not do, the later ones did not begin
 _LEAST_RUIN = min(far for far, *_ in _RUINS)
+_ENORMOUS, _LEARNT = 100.0, 8  # times the size of the weights; losses that show what had been learnt
+_BEFORE, _RAISED = 16, 1.5  # losses before an update, and how far a learning rate is raised
 STILL_SCALED = "finite, but the gradients are still multiplied by the loss scale, which changes"
 
 
@@ -46,6 +48,10 @@ class Ruin:
     lowest: float  # magnitude since then
     stepped: Place
     dead: bool = False  # every gradient after it was exactly 0
+    by_growth: bool = False  # the loss had gone up before: the update measures no rate
+    lower_until: tuple[float, int] | None = (
+        None  # the learning rate shortly before, if it was raised; its last step
+    )
 
 
 def ruin(history: Sequence[StepRecord]) -> Ruin | None:
@@ -56,7 +62,8 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
         for number, record in enumerate(history)
         if record.applied and record.update_ratio is not None and record.update_ratio >= _LEAST_RUIN
     ]
-    for number, record, moved in far_ones[:_LOOKED_AT]:
+    first = far_ones[:_LOOKED_AT]
+    for number, record, moved in first + [far for far in far_ones[_LOOKED_AT:] if far[2] >= _ENORMOUS][:1]:
         later = [r for r in history[number + 1 :] if r.who == record.who]
         earlier = _losses(r for r in history[: number + 1] if r.who == record.who)
         losses = _losses(later)
@@ -80,6 +87,28 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
             return Ruin(
                 record.step, record.own_rate, moved, earlier[-1], losses[-1], min(after), record.stepped, dead
             )
+        if moved >= _ENORMOUS and len(before) >= _LEARNT and len(after) >= 2 * _LEARNT:
+            best = min(earlier[-_BEFORE:], key=abs)
+            if min(after) >= 2 * max(abs(best), _HARDLY_ANY):  # it never came back to what had been learnt
+                return Ruin(
+                    record.step,
+                    record.own_rate,
+                    moved,
+                    best,
+                    losses[-1],
+                    min(after),
+                    record.stepped,
+                    by_growth=before[-1] > _GROWN * max(abs(best), _HARDLY_ANY),
+                    lower_until=_lower_until(history[:number], record),
+                )
+    return None
+
+
+def _lower_until(before: Sequence[StepRecord], record: StepRecord) -> tuple[float, int] | None:
+    rate = record.own_rate or 0.0
+    for earlier in reversed(before[-_RECENT:]):
+        if earlier.who == record.who and earlier.own_rate and earlier.own_rate * _RAISED <= rate:
+            return earlier.own_rate, earlier.step
     return None
 
 

@@ -41,7 +41,7 @@ class Imputed(Remedy):
 
     def leaves(self, case: Case) -> str | None:
         """A bad value in some samples is one thing, a column that is bad in all of them another."""
-        if case.kind is Kind.CAME_IN and case.birth.fact("bad_columns"):
+        if case.kind in (Kind.CAME_IN, Kind.CONSTANT_COLUMN) and case.birth.fact("bad_columns"):
             return "finite, but a column that was NaN in every sample is 0 in every sample: what makes it so stays"
         if case.kind is Kind.CAME_IN and (lost := _nothing_left(case)):
             return f"finite, but {lost}: they would be learnt as 0"

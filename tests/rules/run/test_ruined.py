@@ -132,3 +132,26 @@ def test_a_policy_that_one_update_has_saturated_gets_no_gradient_any_more() -> N
     assert "every gradient after it was exactly 0" in told(0.0)[0]
     assert "(loss -0.4 before and -1e-14 at the end)" in told(0.0)[0]
     assert not told(0.3)
+
+
+def raised(rates: Sequence[float], losses: Sequence[float], updates: Sequence[float]) -> list[str]:
+    records = tuple(
+        StepRecord(step, loss, grad_norm=loss, lr=rate, update_ratio=ratio, applied=True)
+        for step, (rate, loss, ratio) in enumerate(zip(rates, losses, updates, strict=True))
+    )
+    step = FailedStep(len(records), "state", "parameter", run=RunRecord(history=records, complete=True))
+    return [f"{finding.code}: {finding.message} {finding.fix}" for finding in explain(step)]
+
+
+def test_a_schedule_that_raises_the_rate_and_ruins_what_was_learnt() -> None:
+    """It comes down again, to what a dead network gives: not one batch stood out, and the rate is not measured."""
+    rates = [0.1] * 20 + [0.5] * 40
+    losses = [1.0] * 20 + [4.6, 3.9, 4.3, 4.7, 4.2, 6e4] + [30.0] * 4 + [3.3] * 30
+    updates = [0.012] * 20 + [0.06, 0.19, 0.2, 0.17, 0.16, 2300.0] + [0.9] * 34
+    (told,) = raised(rates, losses, updates)
+    assert told.startswith(
+        "RUN010: at learning rate 0.5 (it was 0.1 until step 19) the update of step 25 moved"
+    )
+    assert "the loss was 1 before and 3.3 at the end" in told and "what raises the learning rate" in told
+    came_back = losses[:30] + [0.9] * 30
+    assert raised(rates, came_back, updates) == []

@@ -10,6 +10,12 @@ from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
 
+_OF_A_COLUMN = (
+    "look at that column before it is rescaled: drop it if it is constant, or use a spread of 1 where it is 0 "
+    "(sigma[sigma == 0] = 1); if one value is bad there (a NaN, a logarithm of a negative number), repair that one"
+)
+
+
 class ConstantSampleRescaled(Rule[FailedStep]):
     """A constant sample (or feature) was divided by its own range, maximum or standard deviation, which is zero.
 
@@ -42,8 +48,8 @@ class ConstantSampleRescaled(Rule[FailedStep]):
         for born in judged(subject, Kind.CONSTANT_COLUMN):
             yield self.finding(
                 f"{counted(born.how.count, 'column')} of a table of {int(born.birth.fact('columns'))} NaN "
-                "throughout, while the others have been rescaled: a constant column, divided by its own spread before",
-                fix="drop constant columns, or use a spread of 1 where it is 0 (sigma[sigma == 0] = 1)",
+                "throughout, while the others have been rescaled: its spread was 0, or one bad value went into its mean",
+                fix=_OF_A_COLUMN,
                 **told(born, "bad_columns", "rescaled_columns", "columns"),
             )
         for born in judged(subject, Kind.CONSTANT_RESCALED):

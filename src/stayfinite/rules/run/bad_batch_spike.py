@@ -16,6 +16,7 @@ _JUMP, _HARMFUL = 30.0, 100.0
 _HEALTHY_STEPS = 5
 _RECENT, _AFTERMATH = 32, 16  # steps before a jump that it is compared with, and after it that show the harm
 _HARM = 3.0  # the loss stays so many times above the largest before
+_LAST, _UNUSUAL = 6, 5.0  # updates before a step, and how many times the usual size
 _ABSURD, _NEAR, _FEWEST = (
     1e6,
     1e3,
@@ -127,6 +128,8 @@ class BadBatchSpike(Rule[FailedStep]):
             # A loss that is small beside the first ones of the run is no damage, however far it jumped.
             if loss is None or norm is None or loss[0] <= max(first, default=0.0):
                 continue
+            if _had_grown(records[:position]):
+                continue  # the updates before it were no usual ones: it may be the weights, and not the batch
             after = [
                 abs(r.loss) for r in records[position + 1 : position + 1 + _AFTERMATH] if r.loss is not None
             ]
@@ -172,6 +175,12 @@ class BadBatchSpike(Rule[FailedStep]):
             severity=Severity.ERROR,
             place=step.run.optimizers[0].stepped if step.run.optimizers else None,
         )
+
+
+def _had_grown(records: Sequence[StepRecord]) -> bool:
+    """One of the last updates was many times as large as usual."""
+    moved = [r.update_ratio for r in records if r.update_ratio is not None]
+    return len(moved) > _LAST and max(moved[-_LAST:]) > _UNUSUAL * median(moved[:-_LAST])
 
 
 def _quantities(history: Sequence[StepRecord]) -> Iterator[tuple[str, list[float | None]]]:

@@ -109,9 +109,9 @@ class RateTooHigh(Rule[FailedStep]):
             return  # its batch made the update so large
         if ruined is not None:
             yield self.finding(
-                f"at learning rate {_shown(ruined.lr)} the update of step {ruined.step} moved the weights "
-                f"{how_far(ruined.moved)}: {_what_became(ruined)}",
-                fix=f"lower the learning rate {_at(ruined.lr, ruined.moved)}, then start again",
+                f"at learning rate {_shown(ruined.lr)}{_raised(ruined)} the update of step {ruined.step} moved the "
+                f"weights {how_far(ruined.moved)}: {_what_became(ruined)}",
+                fix=f"{_lowered(ruined)}, then start again",
                 evidence={"update_ratio": ruined.moved, "lr": ruined.lr},
                 depth=Depth.FIRST,
                 place=ruined.stepped if ruined.stepped.line else place,
@@ -161,6 +161,21 @@ class RateTooHigh(Rule[FailedStep]):
         if absurd_rate(step):
             return Depth.FIRST
         return Depth.RUN if outlier_batch(step.run.history) is not None else Depth.UPSTREAM
+
+
+def _raised(ruined: Ruin) -> str:
+    if ruined.lower_until is None:
+        return ""
+    rate, step = ruined.lower_until
+    return f" (it was {rate:g} until step {step})"
+
+
+def _lowered(ruined: Ruin) -> str:
+    if ruined.lower_until is not None:
+        return "look at what raises the learning rate (a schedule with a factor above 1), and keep it where it was"
+    if ruined.by_growth:
+        return "lower the learning rate (try a tenth)"
+    return f"lower the learning rate {_at(ruined.lr, ruined.moved)}"
 
 
 def _what_became(ruined: Ruin) -> str:
