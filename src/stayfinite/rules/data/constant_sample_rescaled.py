@@ -9,7 +9,6 @@ from stayfinite.findings.mechanism.kind import Kind
 from stayfinite.findings.subjects.failed_step import FailedStep
 from stayfinite.rules.evidence import counted, judged, source_of, span, told
 
-
 _OF_A_COLUMN = (
     "look at that column before it is rescaled: drop it if it is constant, or use a spread of 1 where it is 0 "
     "(sigma[sigma == 0] = 1); if one value is bad there (a NaN, a logarithm of a negative number), repair that one"
@@ -48,7 +47,7 @@ class ConstantSampleRescaled(Rule[FailedStep]):
         for born in judged(subject, Kind.CONSTANT_COLUMN):
             yield self.finding(
                 f"{counted(born.how.count, 'column')} of a table of {int(born.birth.fact('columns'))} NaN "
-                "throughout, while the others have been rescaled: its spread was 0, or one bad value went into its mean",
+                "throughout, while the others have been rescaled: its spread was 0, or a bad value was in its mean",
                 fix=_OF_A_COLUMN,
                 **told(born, "bad_columns", "rescaled_columns", "columns"),
             )
