@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ class ModuleStack:
         self._of_loader: int | None = None
         self._of_model: int | None = None
         self._time_first = False
+        self._sizes: Counter[int] = Counter()  # of batches so far
         self.inputs: list[weakref.ref[torch.Tensor]] = []  # data given to models (or losses) lately
 
     def watch(self) -> None:
@@ -45,6 +47,7 @@ class ModuleStack:
             # A loss module may be given heads, pairs or classes first; a model is given samples.
             if first is not None and (self._of_model is None or _has_parameters(module)):
                 self._of_model = int(first.shape[0])
+                self._sizes.update([self._of_model] if self._of_loader is None else [])
                 second = int(first.shape[1]) if first.dim() > 1 else None
                 self._time_first = second == self._of_loader != self._of_model
             data = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point() and a.dim() > 0]
@@ -61,6 +64,7 @@ class ModuleStack:
         sizes = [shape[0] for tensor in tensors if (shape := shape_of(tensor))]
         if sizes:
             self._of_loader = max(sizes, key=sizes.count)
+            self._sizes[self._of_loader] += 1
 
     @property
     def of_loader(self) -> int | None:
@@ -74,6 +78,12 @@ class ModuleStack:
         if loader and model is not None and (self._time_first or (model > loader and model % loader)):
             return None
         return loader if loader and (model is None or model % loader == 0) else model
+
+    @property
+    def usual_size(self) -> int | None:
+        """How many samples the other batches hold, if this one holds a single one; None if most do."""
+        (usual, _), *_ = self._sizes.most_common(1) or [(1, 0)]
+        return usual if usual > 1 and self.batch_size == 1 else None
 
     def path(self) -> str | None:
         """Model.block.2.attention for the innermost running module."""

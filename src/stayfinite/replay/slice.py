@@ -197,6 +197,7 @@ def failed_step(
         failure=failure,
         comparisons=tuple(trace.noticed.comparisons[-8:]),
         growth=growth_of(trace, numbers[0]) if numbers else None,
+        usual_size=trace.modules.usual_size,
     )
 
 

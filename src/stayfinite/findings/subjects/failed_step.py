@@ -85,6 +85,7 @@ class FailedStep:
     reproduced: bool | None = True
     handled: bool = False
     batch: tuple[Operand, ...] = ()  # tensors of the batch
+    usual_size: int | None = None  # samples in the other batches, where this one holds a single one
     state: tuple[StateTensor, ...] = ()  # non-finite parameters, buffers, moments, averages found now
     comparisons: tuple[Comparison, ...] = ()
     growth: Growth | None = None  # how the values that overflowed became so large
