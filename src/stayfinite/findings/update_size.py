@@ -28,6 +28,7 @@ _RUINS = (
     (1e4, 0.0, 8, 1.0),
     (0.2, 3.0, 16, 0.1),  # slowly, by updates of hundreds of times the usual size
 )
+_EITHER_WAY = 1e3  # times: so far up or down no loss goes that is well
 _DEAD = 8  # steps without a gradient
 _LOOKED_AT = 32  # of the updates that went far: what the first ones did not do, the later ones did not begin
 _LEAST_RUIN = min(far for far, *_ in _RUINS)
@@ -70,6 +71,7 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
         before, after = list(map(abs, earlier)), list(map(abs, losses))
         dead = len(later) >= _DEAD and all(r.grad_norm == 0.0 for r in later)
         rate = record.own_rate or 0.0
+        rose = bool(earlier and losses) and min(losses) > max(earlier)  # one below 0 may go far and be well
         if (
             before
             and after
@@ -79,6 +81,7 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
                     moved >= far
                     and len(after) >= lasting
                     and min(after) >= times * max([*before, _HARDLY_ANY])
+                    and (rose or not 0 < times < _EITHER_WAY)
                     and rate >= least
                     for far, times, lasting, least in _RUINS
                 )
@@ -89,7 +92,9 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
             )
         if moved >= _ENORMOUS and len(before) >= _LEARNT and len(after) >= 2 * _LEARNT:
             best = min(earlier[-_BEFORE:], key=abs)
-            if min(after) >= 2 * max(abs(best), _HARDLY_ANY):  # it never came back to what had been learnt
+            if min(losses) > best and min(after) >= 2 * max(
+                abs(best), _HARDLY_ANY
+            ):  # it never came back to what had been learnt
                 return Ruin(
                     record.step,
                     record.own_rate,

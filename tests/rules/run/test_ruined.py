@@ -155,3 +155,10 @@ def test_a_schedule_that_raises_the_rate_and_ruins_what_was_learnt() -> None:
     assert "the loss was 1 before and 3.3 at the end" in told and "what raises the learning rate" in told
     came_back = losses[:30] + [0.9] * 30
     assert raised(rates, came_back, updates) == []
+
+
+def test_a_loss_that_goes_far_below_zero_is_well() -> None:
+    """A likelihood of counts: its first updates go far, on small weights, and it falls to -13."""
+    losses = [0.05, -2.0, -6.0, -9.0, *[-13.0] * 30]
+    updates = [0.9, 0.6, 0.4, 0.3, *[0.01] * 30]
+    assert raised([0.2] * 34, losses, updates) == []
