@@ -251,7 +251,7 @@ class StepOwner:
     def _measure(self, attempt: Attempt, step: Callable[[], Any], also: Optimizer | None = None) -> None:
         """How far it moves the weights that it trains; `also`: a further update of the same step."""
         theirs = attempt.optimizers if also is None else [also]
-        self._watcher.measure(step, self._run.state.held_by(theirs), also=also is not None)
+        self._watcher.measure(step, self._run.state.last_held_by(theirs), also=also is not None)
 
     def make_anyway(self, outcome: Outcome) -> Outcome:
         """Where nothing is refused: the update as the script asked for it."""

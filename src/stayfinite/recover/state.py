@@ -93,6 +93,11 @@ class TrainingState:
             self._held[key] = known
         return known[1]
 
+    def last_held_by(self, optimizers: Sequence[Optimizer]) -> list[Tensor]:
+        """The same as it was looked up last, without another look."""
+        known = self._held.get(tuple(map(id, optimizers)))
+        return known[1] if known is not None else self.held_by(optimizers)
+
     def schedulers_of(self, optimizers: Sequence[Optimizer]) -> list[Any]:
         """The schedulers of these optimizers; one that does not say whose it is goes with any."""
         return [s for s in self.schedulers if (own := optimizer_of(s)) is None or own in optimizers]

@@ -38,6 +38,8 @@ class UpdateSampler:
 
     def is_of(self, parameters: Sequence[Tensor]) -> bool:
         """Are these the parameters it was made for?"""
+        if parameters is self._given:
+            return True
         return len(parameters) == len(self._given) and all(map(operator.is_, parameters, self._given))
 
     def _sample(self) -> list[Tensor]:
