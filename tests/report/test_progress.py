@@ -175,3 +175,15 @@ def test_a_line_is_said_once_where_the_script_logs_to_the_terminal(
         logging.getLogger().removeHandler(handler)
     said = "stayfinite | step 3" if handled else "stayfinite: step 3"
     assert capsys.readouterr().err == f"{said}: the loss is nan\n"
+
+
+def test_what_is_logged_to_a_stdout_that_goes_elsewhere_is_said_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    logging.getLogger().addHandler(handler)
+    try:
+        Progress("everything").event("step 3: the loss is nan", "refusal")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert capsys.readouterr().err == "stayfinite: step 3: the loss is nan\n"

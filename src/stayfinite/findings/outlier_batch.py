@@ -12,9 +12,7 @@ from stayfinite.findings.subjects.run_record import StepRecord
 _FACTOR = 100.0  # above the largest of the steps before
 _BEFORE, _FEWEST = 32, 8  # steps that it is compared with
 _ORDINARY = 10.0  # times the usual update: more, and the weights may have brought the loss about
-_MODERATE = (
-    1.0  # the size of the weights: an update that went further was no usual one, whatever the others were
-)
+_MODERATE = 1.0  # the size of the weights: an update that went further was no usual one
 _CALM = 10.0  # times their median: losses that had gone up so far already were growing
 _STAYED = 3.0  # every loss after it is so many times above the largest before
 

@@ -46,9 +46,8 @@ def attach(incident: Incident, report: ProofReport) -> None:
     for finding in incident.findings:
         own = _own(finding, report)
         if finding.cause in _CONTRADICTED.get(incident.blame or "", ()):
-            if (
-                finding.cause != "BAD_BATCH_SPIKE" or len(incident.findings) == 1
-            ):  # it has nothing but the batch to say
+            # a spike has nothing but the batch to say
+            if finding.cause != "BAD_BATCH_SPIKE" or len(incident.findings) == 1:
                 refuted.append(_contradicted(finding, incident.blame or ""))
         elif own is not None and not any(one.proved for one in own):
             refuted.append(_refuted(finding, own, len(report.tried)))

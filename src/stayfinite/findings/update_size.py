@@ -50,9 +50,8 @@ class Ruin:
     stepped: Place
     dead: bool = False  # every gradient after it was exactly 0
     by_growth: bool = False  # the loss had gone up before: the update measures no rate
-    lower_until: tuple[float, int] | None = (
-        None  # the learning rate shortly before, if it was raised; its last step
-    )
+    # the learning rate shortly before, and its last step, if it was raised
+    lower_until: tuple[float, int] | None = None
 
 
 def ruin(history: Sequence[StepRecord]) -> Ruin | None:
@@ -92,9 +91,8 @@ def ruin(history: Sequence[StepRecord]) -> Ruin | None:
             )
         if moved >= _ENORMOUS and len(before) >= _LEARNT and len(after) >= 2 * _LEARNT:
             best = min(earlier[-_BEFORE:], key=abs)
-            if min(losses) > best and min(after) >= 2 * max(
-                abs(best), _HARDLY_ANY
-            ):  # it never came back to what had been learnt
+            # it never came back to what had been learnt
+            if min(losses) > best and min(after) >= 2 * max(abs(best), _HARDLY_ANY):
                 return Ruin(
                     record.step,
                     record.own_rate,
@@ -157,9 +155,7 @@ class AbsurdUpdate:
     ago: int  # steps before the one that failed
     lr: float
     moved: float  # times the size of the weights; infinite if float32 does not hold the update
-    by_growth: bool = (
-        False  # the loss had gone up before: the update is as large as what had grown, and measures no rate
-    )
+    by_growth: bool = False  # it is as large as what had grown before, and measures no rate
 
 
 def usual_rate(lr: float, moved: float) -> float:

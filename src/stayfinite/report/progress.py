@@ -81,13 +81,15 @@ class Progress:
 
 def _is_logged_to_the_terminal() -> bool:
     """The script has set up logging so that what was logged is read there already."""
+    seen = [sys.stderr]
+    if sys.stderr.isatty() and sys.stdout.isatty():  # else what goes to stdout is read elsewhere
+        seen.append(sys.stdout)
     logger: logging.Logger | None = _LOG if _LOG.isEnabledFor(logging.WARNING) else None
     while logger is not None:
         for handler in logger.handlers:
-            stream = getattr(handler, "stream", None) or getattr(
-                getattr(handler, "console", None), "file", None
-            )
-            if stream in (sys.stderr, sys.stdout) and handler.level <= logging.WARNING:
+            console = getattr(handler, "console", None)
+            stream = getattr(handler, "stream", None) or getattr(console, "file", None)
+            if stream in seen and handler.level <= logging.WARNING:
                 return True
         logger = logger.parent if logger.propagate else None
     return False

@@ -40,10 +40,22 @@ def _reduced_by_one(file: str) -> tuple[ast.BinOp, ...]:
 
 
 def _differences(tree: ast.AST) -> Iterator[ast.BinOp]:
+    """Each `n - 1` that divides, alone or as a factor; one in an index, or above the line, divides nothing."""
     for node in ast.walk(tree):
         match node:
-            case ast.BinOp(op=ast.Sub(), right=ast.Constant(value=1)):
-                yield node
+            case ast.BinOp(op=ast.Div(), right=divisor):
+                yield from _factors(divisor)
+            case ast.Call(func=ast.Attribute(attr="div" | "div_" | "true_divide"), args=[*_, divisor]):
+                yield from _factors(divisor)
+
+
+def _factors(divisor: ast.expr) -> Iterator[ast.BinOp]:
+    match divisor:
+        case ast.BinOp(op=ast.Sub(), right=ast.Constant(value=1)):
+            yield divisor
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            yield from _factors(left)
+            yield from _factors(right)
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:

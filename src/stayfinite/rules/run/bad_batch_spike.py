@@ -17,11 +17,8 @@ _HEALTHY_STEPS = 5
 _RECENT, _AFTERMATH = 32, 16  # steps before a jump that it is compared with, and after it that show the harm
 _HARM = 3.0  # the loss stays so many times above the largest before
 _LAST, _UNUSUAL = 6, 5.0  # updates before a step, and how many times the usual size
-_ABSURD, _NEAR, _FEWEST = (
-    1e6,
-    1e3,
-    10,
-)  # times the usual loss; that of the steps beside it; steps to know it by
+# times the usual loss; that of the steps beside it; steps to know it by
+_ABSURD, _NEAR, _FEWEST = 1e6, 1e3, 10
 _ENORMOUS = 1e5  # so large a jump stays in the moments for thousands of steps, whatever the loss does
 
 
